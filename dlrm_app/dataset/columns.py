@@ -187,6 +187,29 @@ def repeated_columns(manifest: Manifest) -> list[tuple[str, ...]]:
     return found
 
 
+def columns_of_log(manifest: Manifest) -> dict[str, list[str]]:
+    """Column of the log → the columns of the dataset that are made of it: itself, its buckets, click rates, crosses,
+    and other derived columns. A column of the dataset may be made of several.
+    """
+    rules = {column.name: column.transform for column in manifest.dense}
+    rules |= {column.name: column.encoding for column in manifest.sparse}
+
+    def origins(name: str) -> list[str]:
+        rule = rules.get(name, {})
+        source = rule.get("column")  # of the ids that MLPerf's rule adds, it is a number
+        parts = [source] if isinstance(source, str) else []
+        parts = rule["derived"]["of"] if "derived" in rule else parts
+        if not parts:
+            return [name]
+        return list(dict.fromkeys(origin for part in parts for origin in origins(part)))
+
+    made: dict[str, list[str]] = {}
+    for name in rules:
+        for origin in origins(name):
+            made.setdefault(origin, []).append(name)
+    return made
+
+
 def weighted_columns(manifest: Manifest) -> list[str]:
     """The columns of lists whose elements have weights."""
     return [column.name for column in manifest.sparse if column.weights]

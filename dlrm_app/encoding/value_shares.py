@@ -89,11 +89,9 @@ class Deviation(NamedTuple):
         return self.column, self.what, text(self.usual), text(self.found)
 
 
-UNSEEN, MISSING, LENGTH = (
-    "values that training has not seen",
-    "missing values",
-    "elements of a list, on average",
-)
+UNSEEN = "values that training has not seen"
+MISSING = "missing values"
+LENGTH = "elements of a list, on average"
 
 
 def _length(value: float | None) -> str:

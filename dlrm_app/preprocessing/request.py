@@ -208,12 +208,12 @@ def with_file_specs(request: Request) -> Request:
     read_footers(plan.sources)
     refuse_if(_empty_split_problems(plan))
 
-    def look_at(source: InputFile) -> Spec:
+    def file_spec(source: InputFile) -> Spec:
         cures = Cures(f"input.unlabelled=[{source.split}]")
-        look = parquet_spec if source.format == "parquet" else source_spec
-        return look(source, plan.spec, plan.has_label(source.split), cures)
+        find_spec = parquet_spec if source.format == "parquet" else source_spec
+        return find_spec(source, plan.spec, plan.has_label(source.split), cures)
 
-    specs = each_source(look_at, plan.sources)
+    specs = each_source(file_spec, plan.sources)
     drop_beginnings(plan.sources)
     refuse_other_types(plan.sources, specs)
     names = {column.name for column in plan.spec.columns}

@@ -9,8 +9,8 @@ from pathlib import Path
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.dataset.splits import Shard
 from dlrm_app.encoding.columns import MadeColumns
-from dlrm_app.encoding.contents import contents_identify_rows
 from dlrm_app.encoding.own_clicks import learnt_rows
+from dlrm_app.encoding.row_samples import contents_identify_rows
 from dlrm_app.encoding.value_shares import deviation_text, deviations
 from dlrm_app.journal import Journal
 from dlrm_app.logs.arrow_rows import open_cursor

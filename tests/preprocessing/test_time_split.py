@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.encoding.content import content_hashes
+from dlrm_app.encoding.row_hash import content_hashes
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.logs.arrow_rows import ArrowCursor

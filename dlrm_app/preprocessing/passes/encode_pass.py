@@ -13,8 +13,8 @@ from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.label_counts import WIDTH, count_labels
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.dataset.splits import Shard, ValueCounts
-from dlrm_app.encoding.contents import ContentCounter, Contents, KnownShare
 from dlrm_app.encoding.encoder import Encoded, Encoder
+from dlrm_app.encoding.row_samples import KnownShare, RowSample, RowSampler
 from dlrm_app.encoding.value_shares import ValueCounter
 from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
@@ -96,7 +96,7 @@ class EncodeUnits:
     folded: Path | None = None
     """The folder with the values of target columns by fold."""
     wants_contents: bool = False
-    learnt: Contents | None = None
+    learnt: RowSample | None = None
     """A sample of the rows whose clicks are in the target columns."""
     counted: frozenset[str] = frozenset()
     """The splits whose values are counted."""
@@ -107,7 +107,7 @@ class EncodeUnits:
         max_keys = TOTAL_KEYS if unit.unit == 0 and unit.may_be_last else UNIT_KEYS
         sketches = [Sketch(max_keys) for _ in (self.plan.spec.sparse if self.wants_sketch else ())]
         rejects: list[RejectedLine] = []
-        contents = ContentCounter()
+        contents = RowSampler()
         splits: dict[str, EncodedSplit] = {}
         for split, stop in self.plan.segments(unit):
             splits |= self._encode(files, unit, split, stop, cursor, sketches, contents, rejects)
@@ -133,7 +133,7 @@ class EncodeUnits:
         stop: int | None,
         cursor: Cursor | ArrowCursor,
         sketches: Sequence[Sketch],
-        contents: ContentCounter,
+        contents: RowSampler,
         rejects: list[RejectedLine],
     ) -> dict[str, EncodedSplit]:
         """Encodes the lines of ``segment``, up to line ``stop``, and adds those left out to ``rejects``.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import KeptColumn
 from dlrm_app.dataset.splits import SPLITS
-from dlrm_app.encoding.content import content_hashes, deal_keys
+from dlrm_app.encoding.row_hash import content_hashes, deal_keys
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.logs import lines

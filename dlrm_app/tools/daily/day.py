@@ -242,11 +242,9 @@ class Day:
 
     def _encode(self) -> Manifest:
         """Makes the day's dataset, and the dataset of the rows to train on. Returns the first."""
-        days, output, settings = (
-            self.config.days,
-            self.folder / "dataset",
-            self._command_settings["preprocess"],
-        )
+        days = self.config.days
+        output = self.folder / "dataset"
+        settings = self._command_settings["preprocess"]
         with self._timed("encode"):
             self._once(output / MANIFEST, lambda: self._call("preprocess", settings))
         dataset = self.ranks.on_first(lambda: read_manifest(output))
