@@ -80,7 +80,7 @@ NO_SCORE = "has no score: the model computes nan, as it may of numbers that are 
 
 def unscored(logits: NDArray[np.float32]) -> NDArray[np.int64]:
     """The places of the rows whose ``logits`` [R], or [R, L], are not all numbers: these must be reported, not given."""
-    return np.flatnonzero(np.isnan(logits.reshape(len(logits), -1)).any(1))
+    return np.flatnonzero(np.isnan(logits).any(axis=tuple(range(1, logits.ndim))))
 
 
 def open_scorer(path: Path, runtime: Runtime, which: str = "newest", ema: bool = False) -> Scorer:
