@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dlrm_app.dataset.lineage import Lineage
@@ -301,7 +301,7 @@ def _faults(manifest: Manifest) -> list[str]:
         faults += [
             f"{name} counts values of {column} that cannot be"
             for column, counts in split.values.items()
-            if min(astuple(counts)) < 0 or counts.missing > counts.rows or counts.unseen > counts.values
+            if not counts.can_be
         ]
         sums = split.weights or WeightSums(0.0, 0.0)
         if not 0 <= sums.positives <= sums.all:

@@ -69,6 +69,13 @@ class ValueCounts:
         return ValueCounts(*(mine + others for mine, others in pairs))
 
     @property
+    def can_be(self) -> bool:
+        """False for numbers that no rows have."""
+        sums = (self.rows, self.missing, self.unseen, self.values, self.squares, self.size_squares)
+        is_mean = self.sizes**2 <= self.rows * self.size_squares  # by Cauchy and Schwarz
+        return min(sums) >= 0 and self.missing <= self.rows and self.unseen <= self.values and is_mean
+
+    @property
     def unseen_share(self) -> float | None:
         """None without values."""
         return self.unseen / self.values if self.values else None

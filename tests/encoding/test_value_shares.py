@@ -59,7 +59,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     (folder / "visits.yaml").write_text(DESCRIPTION)
     draw(ROWS, 1).to_csv(folder / "log.csv", index=False)
     keys = [f"dataset={folder}/visits.yaml", f"input.train={folder}/log.csv", "split.val=0.25"]
-    run(folder / "data", *keys, "encoding=vocab", "encoding.min_count=1")
+    run(folder / "data", *keys, "encoding=vocab", "encoding.min_count=1", "dense.transform=standardize")
     return read_manifest(folder / "data")
 
 
@@ -130,6 +130,19 @@ def test_sizes_of_numbers_are_those_of_the_shards(dataset: Manifest) -> None:
     assert 1000 * sizes.mean() == pytest.approx(counts.mean_size, abs=1)
     assert 1000 * sizes.std() == pytest.approx(np.sqrt(counts.size_variance), abs=1)
     assert dataset.splits["val"].values["flag"].size_squares == 0
+
+
+def test_counts_that_no_rows_have_are_told(dataset: Manifest) -> None:
+    price = dataset.splits["val"].values["price"]
+    assert price.can_be
+    assert min(price.sizes, dataset.splits["val"].values["flag"].sizes) < 1  # standardized: of both signs
+    for change in (
+        {"missing": price.rows + 1},
+        {"unseen": price.values + 1},
+        {"sizes": -(10**9)},
+        {"squares": -1},
+    ):
+        assert not dataclasses.replace(price, **change).can_be
 
 
 def test_one_large_number_among_zeros_is_no_deviation() -> None:
