@@ -89,7 +89,7 @@ def find_separator(column: SampledColumn, taken: str) -> tuple[ListForm, set[str
 
 
 def weight_mark(elements: Iterable[str]) -> str | None:
-    """``:``, or Hive's mark, if a number follows each element behind it: its weight, and not an id of a few kinds."""
+    """``:``, or Hive's mark, if each element ends with it and a number: a weight, not an id of a few kinds."""
     found = re.search(r"[:\x03]", next(iter(elements := [*elements]), ""))
     mark = found[0] if found else ""
     pairs = [re.fullmatch(_WEIGHTED.format(mark), element, re.ASCII) for element in elements] if mark else []
