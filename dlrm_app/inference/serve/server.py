@@ -52,6 +52,9 @@ def serve(config: ServeConfig, say: Say) -> None:
 
     ``say`` is called with an example of a request once the server listens.
     """
+    signal.signal(
+        signal.SIGHUP, lambda *_: None
+    )  # until the loop runs, which looks for another export at once
     listening = _listen(config.host, config.port)
     threads = config.threads or len(os.sched_getaffinity(0))
     pyarrow.set_cpu_count(threads)
@@ -156,13 +159,13 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, wanted.set)
         with ThreadPoolExecutor(1, "follower", _be_modest) as thread:
             while True:
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(wanted.wait(), self._watch_seconds)
                 wanted.clear()
                 try:
                     await loop.run_in_executor(thread, self._follower.look)
                 except Exception:
                     logger.exception("looking for another export failed")
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(wanted.wait(), self._watch_seconds)
 
     async def _answer(self, request: Request) -> Response:
         started = time.monotonic()
