@@ -116,14 +116,15 @@ class Server:
         rows = Histogram("dlrm_batch_rows", "Rows scored at once", buckets=_ROWS, registry=registry)
         registry.register(_ServedMetrics(follower))
 
-        async def score(requests: Sequence[list[Row]]) -> list[Scored | RequestError]:
+        async def score(requests: Sequence[list[Row]]) -> list[ScoredRequest | RequestError]:
             serving = follower.serving  # a change in the meantime is for the next batch
             answers = await asyncio.get_running_loop().run_in_executor(thread, serving.export.score, requests)
             return [
-                each if isinstance(each, RequestError) else Scored(each, serving.name) for each in answers
+                each if isinstance(each, RequestError) else ScoredRequest(each, serving.name)
+                for each in answers
             ]
 
-        self._batcher: Batcher[Scored]
+        self._batcher: Batcher[ScoredRequest]
         self._batcher = batcher = Batcher(
             score,
             max_rows=config.batch.rows,
@@ -221,7 +222,7 @@ class Server:
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
 
 
-class Scored(NamedTuple):
+class ScoredRequest(NamedTuple):
     """The scores of a request, and the name of the export that gave them."""
 
     scores: Scores
