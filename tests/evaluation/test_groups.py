@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.evaluation.grouped_auc import MISSING_KEY, grouped_auc
+from dlrm_app.evaluation.grouped_auc import MISSING_KEY, collect_groups, grouped_auc
 from tests.inference.conftest import predicted
 from tests.make_log import make_log
 from tests.preprocessing.running import run, table_of
@@ -127,7 +127,7 @@ def test_columns_that_cannot_be_kept_are_refused(log: Path, tmp_path: Path) -> N
 def gauc_of_share(rows: tuple[torch.Tensor, ...], runtime: Runtime) -> float:
     share = slice(*(part * len(rows[0]) // runtime.world_size for part in (runtime.rank, runtime.rank + 1)))
     logits, labels, groups = (part[share] for part in rows)
-    return grouped_auc(scored(logits, labels), groups)
+    return grouped_auc(collect_groups(scored(logits, labels), groups)).mean()
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
