@@ -287,7 +287,7 @@ def measure(
     )
     model = load_trained(trained, config.sharding, config.topology, size, runtime)
     passes = ForwardPasses(model, runtime.device)
-    metrics = metrics_of_labels(manifest, config.split, config.group_by)
+    metrics = metrics_of_labels(manifest, config.split, config.group_by, config.ranking)
     where_given = metrics_where_given(manifest, config.split)
     with batches:
         values, seconds = evaluate(

@@ -46,9 +46,7 @@ class ClickBlocks:
         """The blocks of ``grouped``."""
         positives, negatives = grouped.positives, grouped.negatives
         keys, clicks = torch.unique_consecutive(positives, return_counts=True)
-        names, group, num_blocks = torch.unique_consecutive(
-            keys >> 32, return_inverse=True, return_counts=True
-        )
+        names, group = torch.unique_consecutive(keys >> 32, return_inverse=True)
         first, last = names << 32, (names << 32) + HIGHEST_SCORE
         ends = [torch.searchsorted(sorted_keys, last, right=True) for sorted_keys in (positives, negatives)]
         begins = [torch.searchsorted(sorted_keys, first) for sorted_keys in (positives, negatives)]
@@ -67,7 +65,15 @@ class ClickBlocks:
         places = torch.arange(len(positives), device=positives.device) - begins[0][best_groups]
         of_blocks = torch.repeat_interleave(clicks)
         return cls(
-            *(group, above, size, clicks, _sums(gains, of_blocks, len(keys)), group_clicks + others, group_clicks),
+            *(
+                group,
+                above,
+                size,
+                clicks,
+                _sums(gains, of_blocks, len(keys)),
+                group_clicks + others,
+                group_clicks,
+            ),
             *(best, places, best_groups),
         )
 
@@ -166,9 +172,7 @@ def group_values(grouped: GroupedRows, ranking: Sequence[int]) -> dict[str, Grou
     for name in group_metric_names(ranking):
         kind, k = split_name(name)
         metric = RANKING_METRICS.get(kind)
-        found[name] = (
-            grouped_auc(grouped) if metric is None else GroupValues(metric(blocks, k or 1), once)
-        )
+        found[name] = grouped_auc(grouped) if metric is None else GroupValues(metric(blocks, k or 1), once)
     return found
 
 

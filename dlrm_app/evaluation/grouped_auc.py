@@ -57,7 +57,8 @@ def collect_groups(rows: ScoredRows, groups: torch.Tensor) -> GroupedRows:
         rows, groups = _numbered(rows, groups)
     keys, classes = _keys(rows.logits, groups), (rows.labels, ~rows.labels)
     if not rows.is_weighted:
-        return GroupedRows(*(sort(_own_groups(keys[chosen])[0]) for chosen in classes))
+        own, others = (sort(_own_groups(keys[chosen])[0]) for chosen in classes)
+        return GroupedRows(own, others)
     (positives, of_positives), (negatives, of_negatives) = (
         _sorted(*_own_groups(keys[chosen], rows.weights[chosen])) for chosen in classes
     )

@@ -77,7 +77,7 @@ def headline(record: RunRecord) -> str:
         if event
     ]
     val = [event for event in record.evals if event.split == "val"]
-    best = max(val, key=lambda event: event.merit, default=None)
+    best = max(val, key=lambda event: event.merit(record.best_metric), default=None)
     if best is not None and best is not val[-1]:
         shown.append(Tile("best val AUC", metric_cell(best, "auc", 5), f"after step {best.step:,}"))
     return tiles([*shown, *_cost_tiles(record)])

@@ -88,7 +88,7 @@ def read_events(folder: Path) -> list[Event]:
 @dataclass(frozen=True)
 class RunResult:
     """Result of a run. ``evals``: the last evaluation of each split; ``best_reachable``: metrics of the true model, and
-    ``further_best`` those of other labels.
+    ``further_best`` those of other labels. ``best_metric``: the one by which an epoch is the best.
     """
 
     evals: dict[str, Evaluation]
@@ -102,4 +102,5 @@ class RunResult:
     wall_seconds: float
     samples_per_second: float
     world_size: int
+    best_metric: str = "auc"
     further_best: dict[str, dict[str, float]] = field(default_factory=dict, metadata=IF_SET)

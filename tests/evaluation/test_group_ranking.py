@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -87,12 +87,16 @@ def in_order(gains: list[float], k: int) -> dict[str, float]:
     }
 
 
-ROWS = st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.sampled_from([1, 2, 5])), min_size=1, max_size=6)
+ROWS = st.lists(
+    st.tuples(st.integers(0, 2), st.booleans(), st.sampled_from([1, 2, 5])), min_size=1, max_size=6
+)
 
 
 @settings(deadline=None, max_examples=60)
 @given(ROWS, st.booleans())
-def test_ties_count_by_their_mean_over_all_orders(rows: list[tuple[int, bool, int]], is_weighted: bool) -> None:
+def test_ties_count_by_their_mean_over_all_orders(
+    rows: list[tuple[int, bool, int]], is_weighted: bool
+) -> None:
     """Every order of the rows in which scores do not rise, counted once."""
     if not any(click for _, click, _ in rows):
         return
@@ -103,7 +107,7 @@ def test_ties_count_by_their_mean_over_all_orders(rows: list[tuple[int, bool, in
     orders = [
         order
         for order in permutations(range(len(rows)))
-        if all(rows[a][0] >= rows[b][0] for a, b in zip(order, order[1:], strict=False))
+        if all(rows[a][0] >= rows[b][0] for a, b in pairwise(order))
     ]
     for k in KS:
         each = [in_order([gains[row] for row in order], k) for order in orders]
@@ -152,9 +156,7 @@ def test_many_equal_scores_have_the_closed_form() -> None:
     assert values["hit_rate@10"] == pytest.approx(10 / size, rel=1e-5)
 
 
-def measure_share(
-    rows: tuple[torch.Tensor, ...], runtime: Runtime
-) -> dict[str, float]:
+def measure_share(rows: tuple[torch.Tensor, ...], runtime: Runtime) -> dict[str, float]:
     share = slice(*(part * len(rows[0]) // runtime.world_size for part in (runtime.rank, runtime.rank + 1)))
     return found(*(part[share] for part in rows))
 
