@@ -59,7 +59,7 @@ class RawList(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RawColumns:
     """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
-    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], 1 if rows have
+    with derived columns, and behind them those of ``spec.kept``; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], 1 if rows have
     none; other labels float64 [L - 1, R] (NaN if missing).
     ``element_weights``: lists whose keys are the bits of float64, one for each element of their list.
 
@@ -70,7 +70,7 @@ class RawColumns:
     dense: NDArray[np.float64]
     keys: NDArray[np.uint64]
     one_hot: JaggedColumns[np.uint64]
-    """The bits of the dense columns, then the keys, all uint64."""
+    """The bits of the dense columns, then the keys of sparse ones, all uint64."""
     spans: NDArray[np.int64]
     lists: Sequence[RawList]
     times: NDArray[np.float64]
@@ -81,7 +81,7 @@ class RawColumns:
     def take(self, rows: NDArray[np.int64]) -> "RawColumns":
         """Copies ``rows``, given by their numbers in rising order."""
         values = np.concatenate([self.dense.view(np.uint64)[:, rows], self.keys[:, rows]])
-        begins = np.arange(len(values)) * len(rows)
+        begins = np.arange(len(self.one_hot)) * len(rows)
         num_dense = len(self.dense)
         return RawColumns(
             self.labels[rows],
@@ -98,7 +98,8 @@ class RawColumns:
 
     def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
         """(keys, spans) of each sparse column; for lists, those of all rows together."""
-        for is_list, slot in list_slots(spec).values():
+        slots = list_slots(spec)
+        for is_list, slot in (slots[column.name] for column in spec.sparse):
             if is_list:
                 stop = self.lists[slot].ends[-1]
                 yield self.lists[slot].keys[:stop], self.lists[slot].spans[:stop]
@@ -116,11 +117,11 @@ def raw_columns(
 ) -> RawColumns:
     """Makes ``rows`` rows with their derived columns.
 
-    ``values`` [W + T + N + F, R or more]: ``spec.extra_numbers`` come first. ``lists``: by ``list_slots``,
+    ``values`` [W + T + N + F + K, R or more]: ``spec.extra_numbers`` come first, ``spec.kept`` last. ``lists``: by ``list_slots``,
     then by ``weight_slots``.
     """
     num_extra, num_dense = len(spec.extra_numbers), len(spec.extra_numbers) + len(spec.dense)
-    begins = np.arange(num_extra, len(values)) * values.shape[1]
+    begins = np.arange(num_extra, len(values) - len(spec.kept)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
     list_columns = [column for column in spec.sparse if column.separator is not None]
     lists = _without_padding(spec, list_columns, lists)
