@@ -131,10 +131,10 @@ def find_architecture(kind: str) -> Architecture | None:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Everything that a model is built from. ``seed``: for all initial weights, the tables' too.
+    """Everything that a model is built from. ``seed``: the seed of all initial weights, those of tables included.
 
-    ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all. ``labels``: of rows with several,
-    the main one first.
+    ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all.
+    ``labels``: of rows with several, the main one first.
     """
 
     config: ModelConfig

@@ -91,7 +91,7 @@ class AttentivePooling(nn.Module):
         return self.combine(pooled, vectors)
 
     def combine(self, pooled: Sequence[KeyedTensor], vectors: Mapping[str, Vectors]) -> KeyedTensor:
-        """``pooled`` with the pooled vectors of all features in ``vectors`` behind it."""
+        """``pooled``, followed by the pooled vectors of all features in ``vectors``."""
         keys = list(chain.from_iterable(part.keys() for part in pooled))
         widths = list(chain.from_iterable(part.length_per_key() for part in pooled))
         parts = [part.values() for part in pooled]

@@ -87,8 +87,11 @@ def read_events(folder: Path) -> list[Event]:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Result of a run. ``evals``: the last evaluation of each split; ``best_reachable``: metrics of the true model, and
-    ``further_best`` those of other labels. ``best_metric``: the one by which an epoch is the best.
+    """Result of a run.
+
+    ``evals``: the last evaluation of each split.
+    ``best_reachable``: metrics of the true model, and ``further_best`` those of other labels.
+    ``best_metric``: the name of the metric by which an epoch is the best.
     """
 
     evals: dict[str, Evaluation]

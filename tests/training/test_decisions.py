@@ -94,7 +94,7 @@ def test_patience_follows_the_metric_that_decides(losses: tuple[float, ...], end
     ("settings", "words"),
     [
         ({"best": "ndcg@10"}, "is measured within groups of rows, and evaluation.group_by names none"),
-        ({"best": "ndcg@7", "group_by": "user"}, "because evaluation.ranking holds 5, 10: add 7"),
+        ({"best": "ndcg@7", "group_by": "user"}, "because evaluation.ranking holds 5, 10"),
         ({"best": "mrr@10", "group_by": "user"}, "must be one of auc, pr_auc, logloss"),
         ({"best": "recall"}, "must be one of auc, pr_auc, logloss"),
         ({"ranking": [5, 5]}, "evaluation.ranking names 5 twice"),

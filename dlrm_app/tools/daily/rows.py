@@ -169,7 +169,7 @@ def _other_columns(earlier: Manifest, dataset: Manifest) -> list[str]:
 
 
 def _makeable(dataset: Manifest) -> set[str]:
-    """The columns of shards that rows of before may lack: new dense and sparse columns, and other labels."""
+    """The columns of shards that earlier rows may lack: new dense and sparse columns, and other labels."""
     dense = {column.name for column in dataset.dense if not is_opinion(column)}
     sparse = {name for column in dataset.sparse for name in (column.name, column.weights) if name}
     return dense | sparse | {label.name for label in dataset.other_labels}
