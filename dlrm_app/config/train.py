@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from dlrm_app.config.metrics import deciding_problems, ranking_problems
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
 from dlrm_app.config.schema import REQUIRED, Section, build
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
@@ -129,6 +130,8 @@ class EvaluationConfig(Section):
     every_steps: Count | None = None
     per_epoch: Count | None = None
     group_by: str | None = None
+    ranking: list[Count] = field(default_factory=lambda: [5, 10])
+    best: str = "auc"
     target_auc: Share | None = None
     patience: Count | None = None
     test: bool = REQUIRED
@@ -136,6 +139,8 @@ class EvaluationConfig(Section):
     def rules(self) -> Iterator[Problem]:
         if self.every_steps is not None and self.per_epoch is not None:
             yield Problem("every_steps", "and evaluation.per_epoch both say when", "set one to null")
+        yield from ranking_problems(self.ranking)
+        yield from deciding_problems("best", self.best, self.group_by, self.ranking)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
     DATASET/manifest.json
     DATASET/train/part-00000.parquet  val/…  test/…
-    DATASET/vocab/<feature>.parquet  vocab/<feature>.waiting.parquet  target/<feature>.parquet
+    DATASET/vocab/<feature>.parquet  waiting/<feature>.parquet  target/<feature>.parquet
     DATASET/rejects.jsonl
 
 Columns in a shard: the label (uint8) unless ``manifest.label`` is None, the other labels (float32, NaN where a row
@@ -58,15 +58,19 @@ class SparseColumn:
     weights: str | None = field(default=None, metadata=IF_SET)
 
 
+TIME = "time"
+"""The kind of kept columns that are times."""
+
+
 @dataclass(frozen=True)
 class KeptColumn:
-    """The raw values of a sparse column, as keys of 64 bits that no model reads.
+    """The raw values of a sparse column, a time, or a column that is read for this alone: keys that no model reads.
 
     Shards hold them as two int32 columns, ``parts``.
 
-    ``kind`` is the column's in the log's description. The key of an integer or of hex digits is the number itself. That
-    of a text is a hash, and among n texts any two share one with probability n²/2^65: 3e-6 for ten million. ``missing``
-    is the key of a missing value.
+    ``kind`` is the column's in the log's description, or TIME. The key of an integer or of hex digits is the number
+    itself, that of a time the number of microseconds since 1970. That of a text is a hash, and among n texts any two
+    share one with probability n²/2^65: 3e-6 for ten million. ``missing`` is the key of a missing value.
     """
 
     name: str

@@ -32,7 +32,7 @@ from dlrm_app.config.datasets import AUTO, DatasetConfig
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.logs.labels import read_labels
 from dlrm_app.logs.read_derived import DERIVED_KINDS, read_derived
-from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, OTHER_LABEL, SCORE, LogColumn, Spec
+from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, KEY_KINDS, OTHER_LABEL, SCORE, LogColumn, Spec
 from dlrm_app.logs.time_format import format_problems
 from dlrm_app.text import listed
 
@@ -41,7 +41,7 @@ ROLES = ("label", "weight", "dense", "sparse", ELEMENT_WEIGHTS, "time", "ignore"
 
 KINDS = {
     "dense": ("integer", "float", SCORE),
-    "sparse": ("integer", "hex", "string"),
+    "sparse": KEY_KINDS,
     "time": ("seconds", "milliseconds", "microseconds", "nanoseconds", "iso", FORMATTED),
 }
 
@@ -250,7 +250,10 @@ def _element_weight_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Ru
     is_named = isinstance(weights_of, str) if is_weight else weights_of is None
     yield is_named, Problem("weights_of", rule, "give both, or neither")
     own = [key for key in ("kind", "first", "last") if entry.get(key) is not None]
-    yield not (is_weight and own), Problem(listed(own), "is that of the list that it weighs", "leave it out")
+    yield (
+        not (is_weight and own),
+        Problem(listed(own), "is taken from the list that the column weighs", "leave it out"),
+    )
 
 
 def _format_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
