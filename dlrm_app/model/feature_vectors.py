@@ -10,7 +10,6 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.model.dlrm import OrderedSparseArch
 
-
 SMALL = 0.01
 """The deviation for models whose layers multiply everything with everything: dense values may be large, and without a
 small beginning the first steps diverge. The published runs of such models have no dense values.
