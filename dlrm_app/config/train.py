@@ -69,6 +69,15 @@ class ModelConfig(Section):
     projection_branch1: list[Count] | None = None
     projection_branch2: list[Count] | None = None
     stride: Count | None = None
+    num_heads: Count | None = None
+    finalnet_mlp2: list[Count] | None = None
+    finalnet_dropout2: BelowOne | None = None
+    finalnet_gates: bool = False
+    finalnet_relu: bool = False
+    dcnv3_num_linear_layers: Count | None = None
+    dcnv3_linear_dropout: BelowOne | None = None
+    dcnv3_layer_norm: bool = False
+    qnn_num_rows: Count | None = None
     ensemble_size: Count = 1
     dense_embedding_dim: Count | None = None
     initial_bias: Literal["base_rate", "random"] = "base_rate"
@@ -76,10 +85,6 @@ class ModelConfig(Section):
     dropout: BelowOne = 0.0
     bottom_dropout: BelowOne | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-
-    def rules(self) -> Iterator[Problem]:
-        if self.top_mlp in ([], [1]):
-            yield Problem("top_mlp", "needs a hidden layer", "as model.top_mlp=[256,1]", self.top_mlp)
 
 
 @dataclass(slots=True)

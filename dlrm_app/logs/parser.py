@@ -58,6 +58,8 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
     else:
         words = bad_value(column, _text(text, first, behind, MAX_LINE), value)
         words += _escaped_quotes(text, reject, spec) if spec.quote and value.startswith(spec.quote) else ""
+        if spec.quote is None and value.startswith('"'):
+            words += "; it is in quotes, and the description has none: set dataset.quote='\"'"
     excerpt = _text(text, start, end, EXCERPT_BYTES)
     return RejectedLine(None, line, words, column.name if column else None, excerpt)
 

@@ -249,6 +249,7 @@ class Cures(NamedTuple):
     header: str = "set dataset.header=true"
     no_header: str = "set dataset.header=false"
     by_position: str = "input.by_position=true"
+    quote: str = "set dataset.quote='\"'"
 
 
 def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
