@@ -81,9 +81,7 @@ def train(run: TrainingRun) -> float:
     return steps * run.config.trainer.global_batch_size / (time.perf_counter() - started)
 
 
-def evaluate(
-    run: TrainingRun, size: int, group_by: str | None = None, ranking: Sequence[int] = ()
-) -> float:
+def evaluate(run: TrainingRun, size: int, group_by: str | None = None, ranking: Sequence[int] = ()) -> float:
     """Rows a second of an evaluation of the train split, with metrics of the groups of a feature if it is named."""
     runtime = run.runtime
     loading = choose_loading(run.config.data.prefetch_batches, run.config.data.decode_workers, runtime)

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlrm_app.dataset.manifest import LearntLabel
-from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.distributed.collectives import all_reduce_sum, num_ranks
+from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.loader.batch import Batch
 from dlrm_app.loader.supervision import Supervision
 from dlrm_app.model.branches import BRANCH_LOSSES

@@ -65,7 +65,7 @@ def config_of(folder: Path, *overrides: str) -> TuneConfig:
 
 
 def study_of(config: TuneConfig) -> optuna.Study:
-    return open_study(Path(str(config.output)), config.tune)
+    return open_study(Path(str(config.output)), config.tune, config.metric)
 
 
 def leave_undone(config: TuneConfig) -> dict[str, Any]:
