@@ -46,6 +46,14 @@ class TablesConfig(Section):
 
 
 @dataclass(slots=True)
+class VectorModelConfig(Section):
+    """How vectors that are not trained become vectors of the model."""
+
+    norm: Literal["l2"] | None = "l2"
+    project: Count | None = None
+
+
+@dataclass(slots=True)
 class ModelConfig(Section):
     """The model. The registry in model/architectures checks which keys an architecture needs."""
 
@@ -64,6 +72,7 @@ class ModelConfig(Section):
     dropout: BelowOne = 0.0
     bottom_dropout: BelowOne | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    vectors: VectorModelConfig = field(default_factory=VectorModelConfig)
 
     def rules(self) -> Iterator[Problem]:
         if self.top_mlp in ([], [1]):

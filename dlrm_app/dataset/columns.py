@@ -36,6 +36,11 @@ def describe_columns(manifest: Manifest) -> Json:
             }
             for c in manifest.sparse
         ],
+        **(
+            {"vectors": [{"name": c.name, "size": c.size} for c in manifest.vectors]}
+            if manifest.vectors
+            else {}
+        ),
         **({"lineage": asdict(lineage)} if lineage else {}),
         **described_label(manifest),
     }
@@ -122,6 +127,12 @@ def column_problems(
             if not (is_taken and _is_same_kind_of_file(old["transform"], new["transform"]))
             for problem in _differences(old, new, ["transform"])
         ]
+    vectors = [{c["name"]: c["size"] for c in columns.get("vectors", [])} for columns in (known, given)]
+    if vectors[0] != vectors[1]:
+        words = [
+            ", ".join(f"{name} of size {size}" for name, size in each.items()) or "none" for each in vectors
+        ]
+        problems.append(Problem("vectors", f"are {words[1]}, the model's {words[0]}"))
     there = {column["name"]: column for column in given["sparse"]}
     for column in known["sparse"]:
         name = column["name"]

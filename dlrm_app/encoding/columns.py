@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
+from dlrm_app.config.values import VectorType
 from dlrm_app.dataset.columns import describe_columns, is_opinion
 from dlrm_app.dataset.lineage import Ancestor, Growth, Lineage, vocabulary_of
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
+from dlrm_app.dataset.vector_columns import VectorColumn
 from dlrm_app.dates import day_after, day_number, in_units_of
 from dlrm_app.encoding.column_settings import (
     ColumnSettings,
@@ -48,7 +50,8 @@ class VocabularyRule:
 class ColumnRules:
     """The rules by which the columns are made, from the settings alone.
 
-    base: the dataset whose encodings are used, or grown; the last five fields then hold only columns that it lacks
+    base: the dataset whose encodings are used, or grown; fields from ``dense`` to ``targets`` then hold only columns
+        that it lacks
     day: the day of vocabularies that grow
     counted: sparse columns whose distinct values are counted while rows are encoded; vocabularies count their own
     groups: the sparse columns, by number, that share each vocabulary to make
@@ -58,6 +61,7 @@ class ColumnRules:
     sizes: ids per row of each sparse column; None for as many as the log has
     buckets: the sparse columns made of dense ones
     targets: the sparse columns that also get a dense column with their click rate
+    vectors: the columns of vectors
     """
 
     base: Manifest | None
@@ -70,6 +74,7 @@ class ColumnRules:
     sizes: tuple[int | None, ...] = ()
     buckets: tuple[SparseColumn, ...] = ()
     targets: tuple[str, ...] = ()
+    vectors: tuple[VectorColumn, ...] = ()
 
     @property
     def grows_from(self) -> Manifest | None:
@@ -84,6 +89,7 @@ class MadeColumns:
     dense: list[DenseColumn]
     sparse: list[SparseColumn]
     lineage: Lineage | None = None
+    vectors: tuple[VectorColumn, ...] = ()
 
 
 def read_base(config: EncodingConfig) -> Manifest | None:
@@ -112,6 +118,7 @@ def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) ->
     encoding, dense = settings.encoding, settings.dense
     names = [column.name for column in spec.sparse]
     day = None if encoding.day is None else str(encoding.day)
+    vectors = vector_columns(settings.vector_type, spec, base)
     if base is not None:
         if day is None and encoding.grow_from:
             day = day_after(base.lineage.day) if base.lineage else "1"
@@ -122,7 +129,8 @@ def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) ->
         groups += tuple((names.index(name),) for name in new)
         base_names = {column.name for column in base.dense}
         added = tuple(c for c in dense_columns(dense.transform, spec) if c.name not in base_names)
-        return ColumnRules(base, day, counted, groups, vocabulary_rules(encoding, day, names), added)
+        rules = vocabulary_rules(encoding, day, names)
+        return ColumnRules(base, day, counted, groups, rules, added, vectors=vectors)
     hashed = hash_columns(encoding.num_embeddings, spec)
     counted = frozenset(column.name for column in hashed) if encoding.kind == "vocab" else frozenset(names)
     sizes = per_column(settings.sizes, names)
@@ -141,7 +149,14 @@ def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) ->
         tuple(sizes),
         tuple(buckets),
         tuple(chosen(dense.target_columns, [*one_hot, *(column.name for column in buckets)])),
+        vectors,
     )
+
+
+def vector_columns(dtype: VectorType, spec: Spec, base: Manifest | None) -> tuple[VectorColumn, ...]:
+    """The columns of vectors, which shards keep as ``dtype``, or as those of ``base`` do."""
+    kept = {column.name: column.dtype for column in base.vectors} if base else {}
+    return tuple(VectorColumn(c.name, c.size or 0, kept.get(c.name, dtype)) for c in spec.vectors)
 
 
 def vocabulary_rules(

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import Bags, shard_schema, split_keys
+from dlrm_app.dataset.arrow import VECTOR_TYPES, Bags, pack_vectors, shard_schema, split_keys, word_type
 from dlrm_app.dataset.dictionary import Indexed, IndexedColumn, IndexedRows, Indexer, JaggedColumns
 from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
+from dlrm_app.dataset.vector_columns import VectorColumn
 from dlrm_app.encoding.dense import DenseTransforms, is_target, target_values
 from dlrm_app.encoding.sparse import RARE_ID, SparseEncoder, expand
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.logs.raw_columns import RawColumns, RawList
 from dlrm_app.logs.spec import Spec, list_slots
 from dlrm_app.logs.strings import MISSING_KEY
@@ -42,8 +44,9 @@ class EncodedColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoded(IndexedRows):
-    """Encoded rows. ``missing`` [N + F]: the number of missing values of each dense and sparse column. ``unseen``
-    [N + F]: the number of values that no vocabulary has seen; zeros unless they are counted.
+    """Encoded rows. ``missing`` [N + F + V]: the number of missing values of each dense and sparse column, and of
+    vectors. ``unseen``, of the same shape: the number of values that no vocabulary has seen; zeros unless they are
+    counted.
 
     ``keys``: number of a sparse column in the format → its keys, each at least once; empty unless they are wanted.
     """
@@ -124,6 +127,7 @@ class Encoder:
         folder: Path,
         folded: Path | None = None,
         kept: Sequence[KeptColumn] = (),
+        vectors: Sequence[VectorColumn] = (),
     ) -> None:
         self._label, self._weight = spec.label, spec.weight
         raw = [column for column in dense if not is_target(column)]
@@ -152,7 +156,9 @@ class Encoder:
         self._weights = [weights.index(column.weights) for column in sparse if column.weights]
         """The numbers of the element weights that are stored, in the order of the sparse columns."""
         others = [column.name for column in spec.other_labels]
-        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, others)
+        places_of_vectors = [column.name for column in spec.vectors]
+        self._vectors = [(places_of_vectors.index(column.name), column) for column in vectors]
+        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, others, vectors)
 
     def encode(
         self,
@@ -175,14 +181,15 @@ class Encoder:
         labels += [np.where(np.isnan(each), np.nan, each).astype(np.float32) for each in raw.other_labels]
         labels += [raw.weights.astype(np.float32)] if self._weight else []
         weights = [_weight_lists(raw.element_weights[number]) for number in self._weights]
+        vectors = [_encode_vectors(raw.vectors[number], column) for number, column in self._vectors]
         kept = [part for slot in self._kept for part in split_keys(raw.keys[slot])]
         return Encoded(
             self.schema,
-            [*labels, *(column.values for column in made), *weights, *kept],
+            [*labels, *(c.values for c in made), *weights, *(c.values for c in vectors), *kept],
             indexed,
             len(raw.labels),
-            np.array([column.num_missing for column in made], np.int64),
-            np.array([column.num_unseen if counts_unseen else 0 for column in made], np.int64),
+            np.array([column.num_missing for column in (*made, *vectors)], np.int64),
+            np.array([c.num_unseen if counts_unseen else 0 for c in (*made, *vectors)], np.int64),
             self._keys(sparse) if wants_keys else {},
         )
 
@@ -274,6 +281,21 @@ def _cut(values: NDArray[S], lengths: NDArray[np.int64]) -> list[NDArray[S]]:
 def _weight_lists(lists: RawList) -> Bags:
     ends, keys, _ = lists
     return Bags(keys[: ends[-1]].view(np.float64).astype(np.float32), ends.astype(np.int32))
+
+
+def _encode_vectors(lists: RawList, column: VectorColumn) -> EncodedColumn:
+    """The vectors of rows, of zeros where they are missing. Raises DataError for numbers that shards cannot keep."""
+    ends, keys, _ = lists
+    present = ends[1:] > ends[:-1]
+    numbers = keys[: ends[-1]].view(np.float64).astype(np.float32).reshape(-1, column.size)
+    limit = np.finfo(VECTOR_TYPES[column.dtype]).max
+    if numbers.size and (largest := np.abs(numbers).max()) > limit:
+        rule = f"has the number {largest:.6g}, and {column.dtype} holds numbers up to {limit:.6g}"
+        raise DataError(Problem(f"column {column.name}", rule, "preprocess with vectors.dtype=fp32"))
+    words = np.zeros((len(present), column.num_words), word_type(column).to_pandas_dtype())
+    words[present] = pack_vectors(numbers, column)
+    ends = np.arange(len(present) + 1, dtype=np.int64) * column.num_words
+    return EncodedColumn(Bags(words.reshape(-1), ends.astype(np.int32)), int((~present).sum()))
 
 
 def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> Bags:

@@ -10,9 +10,11 @@ from dlrm_app.logs.spec import (
     ELEMENT_WEIGHTS,
     FORMATTED,
     OTHER_LABEL,
+    VECTOR,
     LogColumn,
     Spec,
     list_slots,
+    vector_slots,
     weight_slots,
 )
 from dlrm_app.logs.time_format import ROOM, compile_format
@@ -22,6 +24,7 @@ _KINDS: dict[str | tuple[str, str | None], int] = {
     "weight": fields.WEIGHT,
     (OTHER_LABEL, "label"): fields.OTHER_LABEL,
     ELEMENT_WEIGHTS: fields.ELEMENT_WEIGHT,
+    VECTOR: fields.VECTOR,
     ("dense", "integer"): fields.DENSE_INTEGER,
     ("dense", "float"): fields.DENSE_FLOAT,
     ("dense", "score"): fields.DENSE_SCORE,
@@ -70,6 +73,7 @@ def column_codes(spec: Spec) -> NDArray[np.int64]:
     slots = {column.name: slot for slot, column in enumerate([*spec.extra_numbers, *spec.dense])}
     slots |= {name: slot for name, (_, slot) in list_slots(spec).items()}
     slots |= {name: slot for name, (slot, _) in weight_slots(spec).items()}
+    slots |= vector_slots(spec)
     codes = [
         (
             kind_code(column),

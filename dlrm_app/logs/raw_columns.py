@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.dictionary import JaggedColumns
 from dlrm_app.logs.derived import derive
 from dlrm_app.logs.null_words import padding_key
-from dlrm_app.logs.spec import LogColumn, Spec, list_slots, weight_slots
+from dlrm_app.logs.spec import LogColumn, Spec, list_slots, vector_slots, weight_slots
 from dlrm_app.logs.strings import MISSING_KEY
 
 
@@ -61,7 +61,8 @@ class RawColumns:
     """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
     with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], 1 if rows have
     none; other labels float64 [L - 1, R] (NaN if missing).
-    ``element_weights``: lists whose keys are the bits of float64, one for each element of their list.
+    ``element_weights``: lists whose keys are the bits of float64, one for each element of their list. ``vectors``: the
+    same of vectors, empty where they are missing.
 
     Spans, if they are kept, are the positions of the keys' values in the text.
     """
@@ -77,6 +78,7 @@ class RawColumns:
     weights: NDArray[np.float64]
     other_labels: NDArray[np.float64]
     element_weights: Sequence[RawList] = ()
+    vectors: Sequence[RawList] = ()
 
     def take(self, rows: NDArray[np.int64]) -> "RawColumns":
         """Copies ``rows``, given by their numbers in rising order."""
@@ -94,6 +96,7 @@ class RawColumns:
             self.weights[rows],
             self.other_labels[:, rows],
             [each.take(rows) for each in self.element_weights],
+            [each.take(rows) for each in self.vectors],
         )
 
     def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
@@ -117,7 +120,7 @@ def raw_columns(
     """Makes ``rows`` rows with their derived columns.
 
     ``values`` [W + T + N + F, R or more]: ``spec.extra_numbers`` come first. ``lists``: by ``list_slots``,
-    then by ``weight_slots``.
+    then by ``weight_slots`` and ``vector_slots``.
     """
     num_extra, num_dense = len(spec.extra_numbers), len(spec.extra_numbers) + len(spec.dense)
     begins = np.arange(num_extra, len(values)) * values.shape[1]
@@ -139,7 +142,10 @@ def raw_columns(
     times, dense = numbers[before:num_extra], numbers[num_extra:]
     derive(spec, times, dense, keys, cut)
     one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
-    return RawColumns(labels, dense, keys, one_hot, spans, cut, times, weights, other_labels, element_weights)
+    vectors = [lists[slot] for slot in vector_slots(spec).values()]
+    return RawColumns(
+        labels, dense, keys, one_hot, spans, cut, times, weights, other_labels, element_weights, vectors
+    )
 
 
 def _without_padding(spec: Spec, columns: Sequence[LogColumn], lists: Sequence[RawList]) -> Sequence[RawList]:

@@ -17,6 +17,8 @@ OTHER_LABEL = "other label"
 FORMATTED = "formatted"
 """The kind of times that have a ``format``."""
 ELEMENT_WEIGHTS = "element_weights"
+VECTOR = "vector"
+"""The role of columns whose values are vectors of ``size`` numbers."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class LogColumn:
     """A column of the raw log, or a derived one. ``separator`` is set if its values are lists, of which the ``first``
     or the ``last`` elements are kept; None: all. ``format``: of a time of kind FORMATTED. ``weights_of``: the list
     whose elements these numbers weigh. ``brackets``: those around each list; blanks and quotes around its elements are
-    left out too. ``weights``: the mark between an element and its weight. ``padding``: the element that lists are
+    left out too. ``weights``: the mark between an element and its weight. ``size``: the numbers of a vector. ``padding``: the element that lists are
     filled up with. ``whole``: the numbers among strings are whole, so that 1015.0 is 1015.
 
     ``rule`` and ``of``: the kind and the inputs of a derived column. ``zone``: the time zone of its clock, with the
@@ -43,6 +45,7 @@ class LogColumn:
     weights: str | None = None
     padding: str | None = None
     whole: bool | None = None
+    size: int | None = None
     rule: str | None = None
     of: tuple[str, ...] = ()
     zone: str | None = None
@@ -124,6 +127,11 @@ class Spec:
         """The weights of lists' elements: columns of their own, then those that are written within lists."""
         own = [column for column in self.columns if column.role == ELEMENT_WEIGHTS]
         return own + [column.written_weights for column in self.sparse if column.weights is not None]
+
+    @cached_property
+    def vectors(self) -> list[LogColumn]:
+        """The columns of vectors, a vector in each row."""
+        return [column for column in self.columns if column.role == VECTOR]
 
     @cached_property
     def times(self) -> list[LogColumn]:
@@ -213,3 +221,10 @@ def weight_slots(spec: Spec) -> dict[str, tuple[int, int]]:
         column.name: (slot, slots[column.weights_of or ""][1])
         for slot, column in enumerate(spec.element_weights, first)
     }
+
+
+def vector_slots(spec: Spec) -> dict[str, int]:
+    """Column of vectors → the number of its array in the parser, behind the lists and the weights."""
+    num_lists = sum(column.separator is not None for column in spec.sparse)
+    first = num_lists + len(spec.element_weights)
+    return {column.name: slot for slot, column in enumerate(spec.vectors, first)}

@@ -7,10 +7,10 @@ in a file of their own (docs/extending.md).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
@@ -134,7 +134,7 @@ class ModelSpec:
     """Everything that a model is built from. ``seed``: for all initial weights, the tables' too.
 
     ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all. ``labels``: of rows with several,
-    the main one first.
+    the main one first. ``vectors``: column → the numbers of its vectors, one of each in a row.
     """
 
     config: ModelConfig
@@ -143,6 +143,12 @@ class ModelSpec:
     seed: int = 0
     numbers: Sequence[int] | None = None
     labels: Sequence[LearntLabel] = ()
+    vectors: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def projected_dim(self) -> int:
+        """The width that vectors are projected to: model.vectors.project, or that of the tables, the widest of several."""
+        return self.config.vectors.project or max(table.dim for table in self.tables)
 
     @property
     def embedded(self) -> Sequence[int]:
@@ -202,6 +208,9 @@ def model_table_problems(spec: ModelSpec) -> list[Problem]:
                 "add one, or use model=concat",
             )
         )
+    if (dim := config.vectors.project) is not None and dim != tables[0].dim:
+        rule = f"is the width that vectors are projected to, and model={config.kind} reads vectors of {tables[0].dim}"
+        problems.append(Problem("model.vectors.project", rule, "leave it out: null takes that width", dim))
     dims, count = sorted({table.dim for table in tables}), config.ensemble_size
     if len(dims) > 1:
         examples = ", ".join(next(f"{t.name} has {d}" for t in tables if t.dim == d) for d in dims)

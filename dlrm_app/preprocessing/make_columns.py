@@ -50,7 +50,8 @@ class ColumnMaker:
     def make(self) -> MadeColumns:
         """The columns, with their vocabularies, moments and targets."""
         base = self.plan.columns.base
-        return self._make_new() if base is None else self._make_from(base)
+        made = self._make_new() if base is None else self._make_from(base)
+        return replace(made, vectors=self.plan.columns.vectors)
 
     def _make_new(self) -> MadeColumns:
         rules, spec = self.plan.columns, self.plan.inputs.spec

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from dlrm_app.logs.sources.lake import with_versions
 from dlrm_app.logs.sources.parquet_units import footer_of, read_footers
 from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
 from dlrm_app.logs.sources.text_units import beginning_of
-from dlrm_app.logs.spec import Cures, Spec
+from dlrm_app.logs.spec import VECTOR, Cures, Spec
 from dlrm_app.preprocessing.passes.plan import InputPlan
 from dlrm_app.preprocessing.passes.targets import base_click_problems
 from dlrm_app.preprocessing.work.work_folder import begun_config
@@ -77,11 +77,13 @@ class DatasetPlan:
 def kept_settings(config: PreprocessConfig) -> Json:
     """``config`` as plan.json and the manifest keep it: without the keys of execution, and without credentials.
 
-    The keys of sampling and of several labels are left out unless they are given.
+    The keys of sampling, of several labels and of vectors are left out unless they are given.
     """
     settings = {key: value for key, value in asdict(config).items() if key not in _EXECUTION_KEYS}
     if config.sampling.negatives is None:
         del settings["sampling"]
+    if not any(isinstance(c, Mapping) and c.get("role") == VECTOR for c in config.dataset.columns):
+        del settings["vectors"]
     for key in ("negatives_kept", "labels"):
         if settings["dataset"][key] is None:
             del settings["dataset"][key]
@@ -98,7 +100,9 @@ def read_request(config: PreprocessConfig) -> Request:
     spec = replace(read_spec(config.dataset, encoding.crosses), by_position=config.input.by_position)
     has_train = config.input.train is not None and "train" not in config.input.unlabelled
     has_clicks = spec.label is not None and has_train
-    columns = ColumnSettings(encoding, dense, config.multi_hot.sizes, config.keep, has_clicks)
+    columns = ColumnSettings(
+        *(encoding, dense, config.multi_hot.sizes, config.keep, has_clicks, config.vectors.dtype)
+    )
     unlabelled = [
         Problem("sampling.negatives", "needs the labels of the training rows", "leave it out, or give labels")
     ]
@@ -124,7 +128,8 @@ def plan_dataset(request: Request, config: PreprocessConfig, auto: Json | None) 
         files = tuple(replace(each, derived=spec.derived) for each in inputs.file_specs)
         inputs = replace(inputs, spec=spec, file_specs=files)
     columns = ColumnSettings(
-        config.encoding, config.dense, config.multi_hot.sizes, config.keep, inputs.has_clicks
+        *(config.encoding, config.dense, config.multi_hot.sizes, config.keep, inputs.has_clicks),
+        config.vectors.dtype,
     )
     refuse_if(setting_problems(columns, inputs.spec, None) if base is None else [])
     return DatasetPlan(config, auto, inputs, column_rules(columns, inputs.spec, base))

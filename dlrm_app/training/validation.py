@@ -14,6 +14,7 @@ from dlrm_app.config.schema import required
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import attention_problems, repeated_columns, sharing_problems, weighted_columns
 from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.dataset.vector_columns import sizes_of
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, joined
 from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val, one_class_problems
@@ -68,7 +69,8 @@ def check_training(
             needs = ["model", "optimizer", "tables"]
             checks.result(lambda: check_warm_start(Path(earlier), config, manifest, tables), needs)
         checks.add(lambda: evaluation_problems(config.evaluation, manifest, tables), needs=["evaluation"])
-        spec = ModelSpec(config.model, tables, len(manifest.dense), labels=manifest.labels)
+        labels, vectors = manifest.labels, sizes_of(manifest.vectors)
+        spec = ModelSpec(config.model, tables, len(manifest.dense), labels=labels, vectors=vectors)
         checks.add(lambda: model_table_problems(spec), needs=["model"])
     if ranks.is_first:  # the others take its plan, and may not see the file
         checks.plan_file(tables, cluster)

@@ -147,7 +147,7 @@ def check_warm_start(
     allow = config.warm_start.allow
     _check_columns(previous, manifest, tables, allow)  # first: other ids also mean other table sizes
     problems = [
-        *_changed_columns("features", previous.features, _features(tables), previous.folder, allow),
+        *_changed_columns("features", *_read_features(previous, manifest, tables), previous.folder, allow),
         *_changed_columns("dense", previous.dense_names, _dense_names(manifest), previous.folder, allow),
         *_label_problems(previous, manifest, allow),
         *_model_problems(config, then, previous.folder),
@@ -164,6 +164,14 @@ def _features(tables: Sequence[Table]) -> list[str]:
     return [name for table in tables for name in table.features]
 
 
+def _read_features(
+    previous: TrainedModel, manifest: Manifest, tables: Sequence[Table]
+) -> tuple[list[str], list[str]]:
+    """The features of tables and the vectors that ``previous`` reads, and those that the run reads."""
+    vectors = [column.name for column in manifest.vectors]
+    return [*previous.features, *previous.spec.vectors], [*_features(tables), *vectors]
+
+
 def _dense_names(manifest: Manifest) -> list[str]:
     return [column.name for column in manifest.dense]
 
@@ -173,8 +181,17 @@ def _check_columns(
 ) -> None:
     """Raises DataError naming every column of both runs whose ids, values or labels have another meaning now."""
     given, known = _dense_names(manifest), {column["name"]: column for column in previous.columns["dense"]}
-    common = {**previous.columns, "dense": [known[name] for name in given if name in known]}
-    both = replace(manifest, dense=[column for column in manifest.dense if column.name in known])
+    vectors = {column["name"]: column for column in previous.columns.get("vectors", [])}
+    common = {
+        **previous.columns,
+        "dense": [known[name] for name in given if name in known],
+        "vectors": [vectors[c.name] for c in manifest.vectors if c.name in vectors],
+    }
+    both = replace(
+        manifest,
+        dense=[column for column in manifest.dense if column.name in known],
+        vectors=[column for column in manifest.vectors if column.name in vectors],
+    )
     features = [name for name in previous.features if name in _features(tables)]
     encoding = setting("encoding.path", previous.data_path)
     label = LabelRule("label" in allow, f"warm_start.allow={as_typed([*allow, 'label'], str)}")

@@ -248,8 +248,10 @@ class RawParts:
 
     def _encode(self, unit: InputUnit, spec: Spec, tally: PartTally) -> Iterator[Chunk]:
         cursor = open_cursor(unit, spec)
-        encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
-        learnt, counter = self.learnt, ValueCounter(self._manifest.dense, self._manifest.sparse)
+        manifest = self._manifest
+        columns = manifest.dense, manifest.sparse
+        encoder = Encoder(spec, *columns, manifest.folder, vectors=manifest.vectors)
+        learnt, counter = self.learnt, ValueCounter(*columns, manifest.vectors)
         for raw in cursor.rows(CHUNK_ROWS, None):
             lines = cursor.row_lines()
             tally.leave_out(cursor.take_rejects())

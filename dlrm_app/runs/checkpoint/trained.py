@@ -49,6 +49,12 @@ class TrainedModel:
         return [column["name"] for column in self.columns["dense"]]
 
     @property
+    def input_names(self) -> list[str]:
+        """The numbers that the model reads of a row: the dense columns, and each number of its vectors."""
+        vectors = self.spec.vectors.items()
+        return self.dense_names + [f"{name}[{place}]" for name, size in vectors for place in range(size)]
+
+    @property
     def tables(self) -> Sequence[Table]:
         """The model's tables, in the order that it reads them."""
         return self.spec.tables
@@ -115,7 +121,8 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     tables = in_order(resolve_tables(config.tables, feature_rows, groups, weighted), marker.tables)
     columns = [DenseColumn(**column) for column in marker.columns["dense"]]
     numbers, labels = number_features(columns), known_labels(marker.columns)
-    spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, numbers, labels)
+    vectors = {column["name"]: column["size"] for column in marker.columns.get("vectors", [])}
+    spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, numbers, labels, vectors)
     return TrainedModel(
         folder,
         marker,

@@ -8,6 +8,7 @@ import torch
 
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.dataset.shard_files import mean_ids
+from dlrm_app.dataset.vector_columns import sizes_of
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.model.architectures import ModelSpec
@@ -61,8 +62,9 @@ def plan_cluster(config: PlanConfig) -> PlannedCluster:
     work = plan_workload(config, tables, cluster.device)
     plan = to_plan(find_assignment(work, cluster), dict.fromkeys(work.tables, ""), work, cluster)
     num_dense = config.num_dense if manifest is None else len(manifest.dense)
-    labels = [] if manifest is None else manifest.labels
-    floor = floor_text(config, plan, ModelSpec(config.model, tables, num_dense, labels=labels))
+    labels, vectors = ([], {}) if manifest is None else (manifest.labels, sizes_of(manifest.vectors))
+    spec = ModelSpec(config.model, tables, num_dense, labels=labels, vectors=vectors)
+    floor = floor_text(config, plan, spec)
     smallest = path = None
     if config.smallest and config.sharding.plan is None:  # a plan from a file is only for its own ranks
         smallest = smallest_cluster(work, cluster)
