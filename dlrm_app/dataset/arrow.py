@@ -186,8 +186,8 @@ def pack_vectors(vectors: NDArray[np.float32], column: VectorColumn) -> NDArray[
 
 def unpack_vectors(words: NDArray[Any], column: VectorColumn) -> NDArray[np.float32]:
     """The vectors [R, S] of ``words`` [R · W]."""
-    stored = words.view(VECTOR_TYPES[column.dtype]).reshape(len(words) // column.num_words, -1)
-    return stored[:, : column.size].astype(np.float32, copy=False)
+    rows = words.reshape(len(words) // column.num_words, column.num_words)
+    return rows.view(VECTOR_TYPES[column.dtype])[:, : column.size].astype(np.float32, copy=False)
 
 
 def read_vectors(table: pa.Table, column: VectorColumn) -> NDArray[np.float32]:
