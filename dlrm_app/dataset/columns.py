@@ -11,6 +11,7 @@ from typing import Any
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule, described_label, label_in, other_labels
 from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
+from dlrm_app.dataset.vector_rows import VectorRows
 from dlrm_app.dates import day_number
 from dlrm_app.errors import DataError, Problem, first_problems
 from dlrm_app.records import Json
@@ -193,6 +194,17 @@ def repeated_columns(manifest: Manifest) -> list[tuple[str, ...]]:
         if one_hot and len(one_hot) < len(group):
             found.append((one_hot[0], *(column.name for column in group if column.multi_hot)))
     return found
+
+
+def vectors_of(sparse: Sequence[Json], folder: Path) -> dict[str, VectorRows]:
+    """Column of vectors by raw value → these, of the dataset in ``folder`` whose columns ``sparse`` describes."""
+    rules = {column["name"]: column["encoding"].get("vectors") for column in sparse}
+    return {name: VectorRows.of(rule, folder) for name, rule in rules.items() if rule}
+
+
+def vectors_in(manifest: Manifest) -> dict[str, VectorRows]:
+    """Column of vectors by raw value → these, in the dataset of ``manifest``."""
+    return vectors_of(describe_columns(manifest)["sparse"], manifest.folder)
 
 
 def weighted_columns(manifest: Manifest) -> list[str]:

@@ -130,6 +130,8 @@ class Manifest:
     """Column → the counts of its values that are usual, of an encoding without rows; see ``encoding/value_shares.py``."""
     vectors: list[VectorColumn] = field(default_factory=list, metadata=IF_SET)
     """The columns with a vector in each row."""
+    has_vectors: bool = field(default=True, metadata=IF_SET)
+    """False in an export, which has the vectors by raw value in its tables."""
     format: str = field(default="dlrm-dataset", metadata=ALWAYS)
     version: int = field(default=1, metadata=ALWAYS)
     path: Path | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
@@ -161,6 +163,7 @@ class Manifest:
         rules = [c.encoding for c in self.sparse] + [c.transform for c in self.dense]
         files = [rule["file"] for rule in rules if rule["kind"] in _KINDS_WITH_A_FILE]
         files += [rule["contents"]["file"] for rule in rules if "contents" in rule]
+        files += [rule["vectors"]["file"] for rule in rules if "vectors" in rule and self.has_vectors]
         return list(dict.fromkeys(files + (self.lineage.files if self.lineage else [])))
 
     @property
@@ -346,7 +349,7 @@ def _faults(manifest: Manifest) -> list[str]:
         f"{rule.get('file')!r} has no checksum" for rule in filed if not isinstance(rule.get("checksum"), str)
     ]
     names = [file for file in files if isinstance(file, str)] + paths
-    names += [rule["contents"]["file"] for _, rule in rules if "contents" in rule]
+    names += [rule[part]["file"] for _, rule in rules for part in ("contents", "vectors") if part in rule]
     names += [manifest.contents["file"]] if manifest.contents else []
     names += manifest.lineage.files if manifest.lineage else []
     return faults + [f"{name!r} is outside the folder" for name in names if escapes(name)]

@@ -185,8 +185,9 @@ def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[Problem]:
 
 def _growth_problems(base: Manifest, encoding: EncodingConfig, spec: Spec) -> list[Problem]:
     key, names = f"encoding.grow_from={base.path}", [column.name for column in spec.sparse]
-    grown = [column for column in base.sparse if column.encoding["kind"] == "vocab"]
-    if not grown:
+    vocabularies = [column for column in base.sparse if column.encoding["kind"] == "vocab"]
+    grown = [column for column in vocabularies if "vectors" not in column.encoding]
+    if not vocabularies:
         return [
             Problem(
                 key,
@@ -265,6 +266,7 @@ def _column_problems(folder: str, base: Manifest, spec: Spec) -> list[Problem]:
     spec_columns += [
         (c.name, (c.kind, c.separator is not None, c.derivation, weights.get(c.name))) for c in spec.sparse
     ]
+    spec_columns += [(c.name, (c.kind, c.separator is not None, c.derivation, None)) for c in spec.looked_up]
     spec_columns += [(column.name, (column.size,)) for column in spec.vectors]
     names = {column.name for column in base.dense} | {column.name for column in base.sparse}
     names |= {column.name for column in base.vectors}

@@ -22,7 +22,7 @@ from dlrm_app.encoding.column_settings import (
 )
 from dlrm_app.encoding.dense import LOGIT
 from dlrm_app.encoding.sparse import FIRST_ID, MISSING_ID
-from dlrm_app.logs.spec import Spec
+from dlrm_app.logs.spec import LogColumn, Spec
 from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,9 @@ class ColumnRules:
     sizes: ids per row of each sparse column; None for as many as the log has
     buckets: the sparse columns made of dense ones
     targets: the sparse columns that also get a dense column with their click rate
-    vectors: the columns of vectors
+    vectors: the columns of vectors in each row
+    looked_up: the columns that look vectors up, to be made of their files
+    vector_type: the type in which these are kept
     """
 
     base: Manifest | None
@@ -75,6 +77,8 @@ class ColumnRules:
     buckets: tuple[SparseColumn, ...] = ()
     targets: tuple[str, ...] = ()
     vectors: tuple[VectorColumn, ...] = ()
+    looked_up: tuple[LogColumn, ...] = ()
+    vector_type: VectorType = "fp16"
 
     @property
     def grows_from(self) -> Manifest | None:
@@ -130,7 +134,18 @@ def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) ->
         base_names = {column.name for column in base.dense}
         added = tuple(c for c in dense_columns(dense.transform, spec) if c.name not in base_names)
         rules = vocabulary_rules(encoding, day, names)
-        return ColumnRules(base, day, counted, groups, rules, added, vectors=vectors)
+        kept = {
+            column.name: column.encoding["vectors"]["dtype"]
+            for column in base.sparse
+            if "vectors" in column.encoding
+        }
+        looked_up = [c for c in spec.looked_up if encoding.grow_from or c.name not in kept]
+        return ColumnRules(
+            *(base, day, counted, groups, rules, added),
+            vectors=vectors,
+            looked_up=tuple(looked_up),
+            vector_type=next(iter(kept.values()), settings.vector_type),
+        )
     hashed = hash_columns(encoding.num_embeddings, spec)
     counted = frozenset(column.name for column in hashed) if encoding.kind == "vocab" else frozenset(names)
     sizes = per_column(settings.sizes, names)
@@ -150,11 +165,13 @@ def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) ->
         tuple(buckets),
         tuple(chosen(dense.target_columns, [*one_hot, *(column.name for column in buckets)])),
         vectors,
+        tuple(spec.looked_up),
+        settings.vector_type,
     )
 
 
 def vector_columns(dtype: VectorType, spec: Spec, base: Manifest | None) -> tuple[VectorColumn, ...]:
-    """The columns of vectors, which shards keep as ``dtype``, or as those of ``base`` do."""
+    """The columns of vectors in each row, which shards keep as ``dtype``, or as those of ``base`` do."""
     kept = {column.name: column.dtype for column in base.vectors} if base else {}
     return tuple(VectorColumn(c.name, c.size or 0, kept.get(c.name, dtype)) for c in spec.vectors)
 
@@ -250,7 +267,7 @@ def base_groups(base: Manifest, names: Sequence[str]) -> list[tuple[int, ...]]:
     """The numbers, among ``names``, of the columns that share each vocabulary of ``base``."""
     groups: dict[str, list[int]] = {}
     for column in base.sparse:
-        if column.encoding["kind"] == "vocab":
+        if column.encoding["kind"] == "vocab" and "vectors" not in column.encoding:
             groups.setdefault(column.encoding["file"], []).append(names.index(column.name))
     return [tuple(group) for group in groups.values()]
 

@@ -96,6 +96,28 @@ class _ListEncoder:
 
 
 @dataclass(frozen=True)
+class _VectorEncoder:
+    """Encodes the values of the parser's column ``slot`` by the vocabulary of their vectors. A row without any vector
+    counts as missing.
+    """
+
+    slot: int
+    is_list: bool
+    ids: SparseEncoder
+    feature: None = None
+
+    def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
+        ends, keys = np.arange(len(raw.labels) + 1), raw.keys[self.slot] if not self.is_list else None
+        if keys is None:
+            ends, list_keys, _ = raw.lists[self.slot]
+            keys = list_keys[: ends[-1]]
+        ids = self.ids.apply(JaggedColumns.joined([keys])).ids
+        with_vectors = np.concatenate([[0], np.cumsum(ids > RARE_ID)])[ends]
+        num_missing = int((with_vectors[1:] == with_vectors[:-1]).sum())
+        return EncodedColumn(_lists(ends, ids) if self.is_list else ids, num_missing)
+
+
+@dataclass(frozen=True)
 class _BucketEncoder:
     """Encodes dense column ``number`` by buckets: 0 for a missing value, else 1 + the number of boundaries up to it."""
 
@@ -267,6 +289,9 @@ def _column_encoder(
     if column.encoding["kind"] == "bucket":
         number = dense[column.encoding["column"]]
         return _BucketEncoder(number, np.array(column.encoding["boundaries"], np.float64))
+    if "vectors" in column.encoding:
+        _, is_list, slot = places[column.encoding["derived"]["of"][0]]
+        return _VectorEncoder(slot, is_list, SparseEncoder([column], folder))
     feature, is_list, slot = places[column.name]
     if is_list:
         return _ListEncoder(slot, feature, SparseEncoder([column], folder))

@@ -16,6 +16,7 @@ from dlrm_app.inference.tables import QuantizedTables, ShardedTables
 from dlrm_app.loader.batch import CPU, Batch
 from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.build import build_model
+from dlrm_app.model.initial_weights import vector_blocks
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.model.mixed_bags import Combination
 from dlrm_app.runs.checkpoint.load import load_tensors
@@ -88,6 +89,9 @@ class CheckpointWeights:
 
     def blocks(self, table: Table, num_rows: int = BLOCK_ROWS) -> Iterator[torch.Tensor]:
         """Reads a table's weights in blocks of ``num_rows`` rows [n, dim], in the type that it was trained in."""
+        if table.is_frozen:
+            yield from vector_blocks(table, num_rows)
+            return
         name, _ = self._tables[table.name]
         saved = self._reader.tensors.get(name)
         if saved is None or tuple(saved.size) != (table.rows, table.dim):
@@ -139,8 +143,7 @@ def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], num_sha
     if combined is not None and attends:
         model.sparse_arch = AttentiveTables(trained.tables, tables, combined.attention, stacked=stacks)
     if projections is not None:
-        dim = trained.tables[0].dim if stacked else None
-        model.sparse_arch = ProjectedTables(model.sparse_arch, projections, dim)
+        model.sparse_arch = ProjectedTables(model.sparse_arch, projections, trained.spec, stacked=stacked)
     is_weighted = any(table.weighted for table in trained.tables)
     scoring = WeightedScoringModel(model) if is_weighted else ScoringModel(model)
     return scoring.eval().requires_grad_(False)

@@ -19,6 +19,8 @@ FORMATTED = "formatted"
 ELEMENT_WEIGHTS = "element_weights"
 VECTOR = "vector"
 """The role of columns whose values are vectors of ``size`` numbers."""
+LOOKED_UP = "looked up"
+"""The role, of derived columns alone, of those that look vectors up by the values of another column."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class LogColumn:
     left out too. ``weights``: the mark between an element and its weight. ``size``: the numbers of a vector. ``padding``: the element that lists are
     filled up with. ``whole``: the numbers among strings are whole, so that 1015.0 is 1015.
 
-    ``rule`` and ``of``: the kind and the inputs of a derived column. ``zone``: the time zone of its clock, with the
+    ``rule`` and ``of``: the kind and the inputs of a derived column. ``file``: that of the vectors that it looks up. ``zone``: the time zone of its clock, with the
     ``offsets`` that this machine knows; None for UTC.
     """
 
@@ -50,6 +52,7 @@ class LogColumn:
     of: tuple[str, ...] = ()
     zone: str | None = None
     offsets: Offsets = ()
+    file: str | None = None
 
     @property
     def derivation(self) -> dict[str, Any] | None:
@@ -132,6 +135,11 @@ class Spec:
     def vectors(self) -> list[LogColumn]:
         """The columns of vectors, a vector in each row."""
         return [column for column in self.columns if column.role == VECTOR]
+
+    @cached_property
+    def looked_up(self) -> list[LogColumn]:
+        """The columns that look vectors up by the values of a sparse column."""
+        return [column for column in self.derived if column.role == LOOKED_UP]
 
     @cached_property
     def times(self) -> list[LogColumn]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
@@ -148,7 +148,22 @@ class ModelSpec:
     @property
     def projected_dim(self) -> int:
         """The width that vectors are projected to: model.vectors.project, or that of the tables, the widest of several."""
-        return self.config.vectors.project or max(table.dim for table in self.tables)
+        trained = [table.dim for table in self.tables if not table.is_frozen]
+        return self.config.vectors.project or max(trained, default=0)
+
+    @property
+    def given_tables(self) -> list[Table]:
+        """What an architecture sees: the tables, those that are frozen as wide as their vectors are projected, and a
+        table for each vector of a row.
+        """
+        dim = self.projected_dim
+        tables = [replace(table, dim=dim) if table.is_frozen else table for table in self.tables]
+        return tables + [Table(name, 1, dim, (name,)) for name in self.vectors]
+
+    @property
+    def looked_up(self) -> list[Table]:
+        """The tables that are frozen."""
+        return [table for table in self.tables if table.is_frozen]
 
     @property
     def embedded(self) -> Sequence[int]:
@@ -195,8 +210,11 @@ def model_problems(config: ModelConfig) -> list[Problem]:
 
 def model_table_problems(spec: ModelSpec) -> list[Problem]:
     """Reasons why the architecture cannot use these tables and dense features."""
-    config, tables = spec.config, spec.tables
+    config, tables = spec.config, spec.given_tables
     architecture = find_architecture(config.kind)
+    if spec.looked_up and not spec.projected_dim:
+        rule = "is needed where no table is trained, whose width vectors would get"
+        return [Problem("model.vectors.project", rule, "such as 32")]
     if architecture is None or not architecture.interacts:
         return []
     problems = []
@@ -208,9 +226,10 @@ def model_table_problems(spec: ModelSpec) -> list[Problem]:
                 "add one, or use model=concat",
             )
         )
-    if (dim := config.vectors.project) is not None and dim != tables[0].dim:
-        rule = f"is the width that vectors are projected to, and model={config.kind} reads vectors of {tables[0].dim}"
-        problems.append(Problem("model.vectors.project", rule, "leave it out: null takes that width", dim))
+    trained = [table.dim for table in spec.tables if not table.is_frozen]
+    if (dim := config.vectors.project) is not None and trained and dim != trained[0]:
+        rule = f"is the width that vectors are projected to, and model={config.kind} reads vectors of {trained[0]}"
+        return [Problem("model.vectors.project", rule, "leave it out: null takes that width", dim)]
     dims, count = sorted({table.dim for table in tables}), config.ensemble_size
     if len(dims) > 1:
         examples = ", ".join(next(f"{t.name} has {d}" for t in tables if t.dim == d) for d in dims)

@@ -4,6 +4,7 @@ Shapes: B batch rows, F sparse features, N dense features.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec, model_problem
 from dlrm_app.model.dense_embedding import PeriodicEmbedding
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.labels import LabelTops
-from dlrm_app.model.mixed_bags import Combination, SplitVectors, given_tables, make_bags
+from dlrm_app.model.mixed_bags import Combination, SplitVectors, make_bags
 from dlrm_app.model.regularization import regularize
 from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.table import Table
@@ -56,9 +57,9 @@ def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
     count = spec.config.ensemble_size
     with _DrawsFrom(torch.Generator().manual_seed(spec.seed)):
         if count == 1:
-            model = _build(spec, given_tables(spec), make_bags(spec))
+            model = _build(spec, spec.given_tables, make_bags(spec))
         else:
-            parts = given_tables(spec, spec.tables[0].dim // count)
+            parts = [replace(table, dim=table.dim // count) for table in spec.given_tables]
             models = [_build(spec, parts, meta_bags(parts)) for _ in range(count)]
             model = Ensemble(make_bags(spec, count), models)
     if spec.vectors:

@@ -6,7 +6,6 @@ W the numbers of all these, S those of one, D the width that they are projected 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -47,45 +46,37 @@ class Projections(nn.Module):
 
 
 def make_bags(spec: ModelSpec, num_models: int = 1) -> "EmbeddingBagCollection | MixedBags":
-    """Makes the tables of ``spec`` on the meta device, an EmbeddingBagCollection if all it does is to sum up a row's
+    """Makes the tables of ``spec`` on the meta device, an EmbeddingBagCollection if all of them just add up a row's
     vectors. What is learnt beside tables is drawn on the CPU.
 
     ``num_models``: the models of an ensemble, each with its own columns, its own attention and its own projections.
     """
-    if not spec.vectors and not any(table.attention or table.weighted for table in spec.tables):
+    if not spec.vectors and not any(t.attention or t.weighted or t.is_frozen for t in spec.tables):
         return meta_bags(spec.tables)
     return MixedBags(spec, num_models)
 
 
-def given_tables(spec: ModelSpec, dim: int | None = None) -> list[Table]:
-    """A table for each part of what the sparse part gives: those of ``spec``, and one for each vector of a row.
-
-    ``dim``: the width of all, for the models of an ensemble.
-    """
-    tables = [Table(name, 1, spec.projected_dim, (name,)) for name in spec.vectors]
-    tables = [*spec.tables, *tables]
-    return tables if dim is None else [replace(table, dim=dim) for table in tables]
-
-
 class MixedBags(nn.Module):
-    """Looks like an EmbeddingBagCollection of ``given_tables``.
+    """Looks like an EmbeddingBagCollection of ``spec.given_tables``.
 
     Tables with weighted features have a collection of their own, so that the ids of the others travel without weights
-    and are looked up by the faster operators.
+    and are looked up by the faster operators. So have frozen tables, whose vectors get no gradient: nothing is computed
+    or exchanged for them in a backward pass.
     """
 
     def __init__(self, spec: ModelSpec, num_models: int) -> None:
         super().__init__()
         tables = spec.tables
-        plain = [table for table in tables if not table.attention and not table.weighted]
+        plain = [t for t in tables if not (t.attention or t.weighted or t.is_frozen)]
         weighted = [table for table in tables if table.weighted]
         attentive = [table for table in tables if table.attention is not None]
         self.bags = meta_bags(plain) if plain else None
         self.weighted_bags = meta_bags(weighted, is_weighted=True) if weighted else None
+        self.frozen_bags = meta_bags(spec.looked_up) if spec.looked_up else None
         self.vectors = nn.ModuleDict({torch_name(table.name): meta_vectors(table) for table in attentive})
         self.combination = Combination(spec, attentive, num_models)
         self._has_vectors = bool(spec.vectors)
-        self._configs = [to_bag_config(table) for table in given_tables(spec)]
+        self._configs = [to_bag_config(table) for table in spec.given_tables]
 
     def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
         """torchrec's descriptions of all that it gives, in the order in which an architecture reads it."""
@@ -96,7 +87,8 @@ class MixedBags(nn.Module):
         ids, vectors = features if self._has_vectors else (features, None)
         pooled = [bags(ids) for bags in (self.bags, self.weighted_bags) if bags is not None]
         lists = {name: table(ids) for name, table in self.vectors.items()}
-        combined: KeyedTensor = self.combination(pooled, lists, vectors)
+        frozen = self.frozen_bags(ids) if self.frozen_bags is not None else None
+        combined: KeyedTensor = self.combination(pooled, lists, frozen, vectors)
         return combined
 
 
@@ -105,32 +97,45 @@ class Combination(nn.Module):
 
     def __init__(self, spec: ModelSpec, attentive: Sequence[Table], num_models: int) -> None:
         super().__init__()
-        self._given = {name: table.dim for table in given_tables(spec) for name in table.features}
-        self._vectors = [*spec.vectors]
+        self._given = {name: table.dim for table in spec.given_tables for name in table.features}
+        self._looked_up = [name for table in spec.looked_up for name in table.features]
+        self._projected = [*self._looked_up, *spec.vectors]
         self.attention = AttentivePooling(attentive, num_models)
-        self.projections = (
-            Projections(spec.vectors, spec.projected_dim, spec.config.vectors.norm) if spec.vectors else None
-        )
+        sizes = {name: table.dim for table in spec.looked_up for name in table.features} | {**spec.vectors}
+        self.projections = Projections(sizes, spec.projected_dim, spec.config.vectors.norm) if sizes else None
 
-    def forward(self, pooled: Sequence[Any], lists: Mapping[str, Any], vectors: torch.Tensor | None) -> Any:
-        """``pooled`` by tables, with the ``lists`` that attention pools (table → feature → vectors), and ``vectors``
-        [B, W] of each row. If inputs are awaitables, the result is one too.
+    def forward(
+        self, pooled: Sequence[Any], lists: Mapping[str, Any], frozen: Any, vectors: torch.Tensor | None
+    ) -> Any:
+        """``pooled`` by tables, with the ``lists`` that attention pools (table → feature → vectors), and projected: what
+        ``frozen`` tables have pooled, if any, and ``vectors`` [B, W] of each row. If inputs are awaitables, the result
+        is one too.
         """
-        if any(isinstance(each, LazyAwaitable) for each in (*pooled, *lists.values())):
-            return _Pending(self, pooled, lists, vectors)
-        return self.combine(pooled, lists, vectors)
+        if any(isinstance(each, LazyAwaitable) for each in (*pooled, *lists.values(), frozen)):
+            return _Pending(self, pooled, lists, frozen, vectors)
+        return self.combine(pooled, lists, frozen, vectors)
 
     def combine(
-        self, pooled: Sequence[KeyedTensor], lists: Mapping[str, Any], vectors: torch.Tensor | None
+        self,
+        pooled: Sequence[KeyedTensor],
+        lists: Mapping[str, Any],
+        frozen: KeyedTensor | None,
+        vectors: torch.Tensor | None,
     ) -> KeyedTensor:
         """Like ``forward``, of what has arrived."""
         attended = self.attention(lists)
         keys = [*chain.from_iterable(part.keys() for part in pooled), *attended]
         parts = [*(part.values() for part in pooled), *attended.values()]
         if self.projections is not None:
-            keys += self._vectors
-            parts.append(self.projections(vectors))
+            keys += self._projected
+            parts.append(self.projections(self._to_project(frozen, vectors)))
         return KeyedTensor(keys, [self._given[name] for name in keys], torch.cat(parts, dim=1), key_dim=1)
+
+    def _to_project(self, frozen: KeyedTensor | None, vectors: torch.Tensor | None) -> torch.Tensor:
+        """[B, W]: what frozen tables have pooled, which gets no gradient, then the ``vectors`` of each row."""
+        by_name = {} if frozen is None else frozen.to_dict()
+        parts = [by_name[name].detach() for name in self._looked_up]
+        return torch.cat(parts if vectors is None else [*parts, vectors], dim=1)
 
 
 class _Pending(LazyAwaitable[KeyedTensor]):
@@ -139,14 +144,17 @@ class _Pending(LazyAwaitable[KeyedTensor]):
         combination: Combination,
         pooled: Sequence[Any],
         lists: Mapping[str, Any],
+        frozen: Any,
         vectors: torch.Tensor | None,
     ) -> None:
         super().__init__()
-        self._combination, self._pooled, self._lists, self._vectors = combination, pooled, lists, vectors
+        self._combination, self._pooled, self._lists = combination, pooled, lists
+        self._frozen, self._vectors = frozen, vectors
 
     def _wait_impl(self) -> KeyedTensor:
         lists = {name: _arrived(each) for name, each in self._lists.items()}
-        return self._combination.combine([_arrived(each) for each in self._pooled], lists, self._vectors)
+        pooled = [_arrived(each) for each in self._pooled]
+        return self._combination.combine(pooled, lists, _arrived(self._frozen), self._vectors)
 
 
 def _arrived(value: Any) -> Any:

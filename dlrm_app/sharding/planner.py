@@ -21,7 +21,7 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.model.architectures import ModelSpec
-from dlrm_app.model.initial_weights import init_tables
+from dlrm_app.model.initial_weights import init_tables, set_vectors
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.sharding.cluster import Cluster, running_cluster
 from dlrm_app.sharding.constraints import dense_kernel_tables, table_names
@@ -156,6 +156,7 @@ def shard_model(
     )
     if draws:
         init_tables(model, spec.tables, spec.seed)
+    set_vectors(model, spec.tables)
     return model
 
 

@@ -12,7 +12,13 @@ from dlrm_app.config.like_train import PlanConfig, TuneConfig
 from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.schema import required
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.dataset.columns import attention_problems, repeated_columns, sharing_problems, weighted_columns
+from dlrm_app.dataset.columns import (
+    attention_problems,
+    repeated_columns,
+    sharing_problems,
+    vectors_in,
+    weighted_columns,
+)
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.vector_columns import sizes_of
 from dlrm_app.distributed.ranks import Ranks
@@ -208,7 +214,10 @@ class _Checks:
             feature_rows = None if manifest is None else {c.name: c.num_embeddings for c in manifest.sparse}
             groups = [] if manifest is None else repeated_columns(manifest)
             weighted = [] if manifest is None else weighted_columns(manifest)
-            tables = self.result(lambda: resolve_tables(config.tables, feature_rows, groups, weighted))
+            vectors = {} if manifest is None else vectors_in(manifest)
+            tables = self.result(
+                lambda: resolve_tables(config.tables, feature_rows, groups, weighted, vectors)
+            )
         if manifest is not None and tables is not None:
             self.add(lambda: [*sharing_problems(tables, manifest), *attention_problems(tables, manifest)])
             if any(table.init_from for table in tables):
