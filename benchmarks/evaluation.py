@@ -18,6 +18,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.config.words import WordReader
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.evaluation.evaluate import evaluate as evaluate_batches
+from dlrm_app.evaluation.label_rows import MAIN
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.runs.folder import open_run_folder
@@ -88,9 +89,9 @@ def evaluate(run: TrainingRun, size: int) -> float:
         loading=loading,
     )
     with batches:
-        metrics = ClickMetrics("train")
-        values = evaluate_batches(run.forward_passes, batches, metrics, runtime, "train")
-    return values["num_samples"] / values["seconds"]
+        metrics = {MAIN: ClickMetrics("train")}
+        values, seconds = evaluate_batches(run.forward_passes, batches, metrics, runtime, "train")
+    return values["num_samples"] / seconds
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import torch
 
+from dlrm_app.evaluation.grouped_auc import grouped_auc
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.evaluation.ranking import grouped_auc, rank_scores, roc_auc
+from dlrm_app.evaluation.ranking import rank_scores, roc_auc
 from dlrm_app.evaluation.scored_rows import ScoredRows
 
 

@@ -162,10 +162,8 @@ def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bo
     if not fault and not nearest.is_dir():
         fault = f"lies in {nearest}, which is not a folder"
     elif not fault and not os.access(nearest, os.W_OK):
-        fault, cure = (
-            f"lies in {nearest}, where you may not write",
-            "name another folder, or get permission to write there",
-        )
+        fault = f"lies in {nearest}, where you may not write"
+        cure = "name another folder, or get permission to write there"
     return [Problem(f"{key}={path}", fault, cure)] if fault else []
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dlrm_app.dataset.splits import Shard
-from dlrm_app.encoding.contents import KnownShare
+from dlrm_app.encoding.row_samples import KnownShare
 from dlrm_app.errors import DataError
 from dlrm_app.journal import Journal
 from dlrm_app.logs.sources.units import UnitExtent

@@ -9,6 +9,14 @@ from dlrm_app.tables.table import Table
 from dlrm_app.training.setup import Trainable, build_trainable
 
 
-def trainable_of(config: TrainConfig, tables: Sequence[Table], num_dense: int, runtime: Runtime) -> Trainable:
+def trainable_of(
+    config: TrainConfig,
+    tables: Sequence[Table],
+    num_dense: int,
+    runtime: Runtime,
+    *,
+    kept_share: float = 1.0,
+) -> Trainable:
     """``build_trainable`` of a model of ``tables`` and ``num_dense`` dense features."""
-    return build_trainable(config, ModelSpec(config.model, tables, num_dense, config.trainer.seed), runtime)
+    spec = ModelSpec(config.model, tables, num_dense, config.trainer.seed)
+    return build_trainable(config, spec, runtime, kept_share=kept_share)

@@ -96,6 +96,9 @@ def _after_train(run: "Run", call: Call) -> Lines:
 
 def _after_evaluate(result: "EvaluationResult", call: Call) -> Lines:
     checkpoint, which = call.config.checkpoint, call.config.which
+    if checkpoint and call.config.output and call.config.importance.repeats:
+        run = Path(result.models[0].checkpoint).parents[1]
+        return [next_line("dlrm-report", {"importance": call.config.output}, shlex.quote(str(run)))]
     if checkpoint:
         settings = {"checkpoint": checkpoint, "output": f"{Path(checkpoint)}_export"}
         return [next_line("dlrm-export", settings, f"which={which}")]

@@ -6,6 +6,7 @@ Values and their explanations are in conf/<command>.yaml.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeGuard
@@ -27,6 +28,10 @@ VOCAB_KEYS = ("min_count", "top_k", "shared", "grow_from", "day", "capacity", "e
 OWNERS = {"num_embeddings": "hash", **dict.fromkeys(VOCAB_KEYS, "vocab"), "path": "from_dataset"}
 """Key of an encoding → the kind that it belongs to."""
 KINDS = (AUTO, *OWNERS.values())
+SPLITS_BY = ("end", "content")
+"""The values of ``split.by`` that do not name a column."""
+TIME_KEYS = ("val_from", "test_from", "zone", "missing")
+"""Keys of splits by a time column."""
 
 
 @dataclass(slots=True)
@@ -93,7 +98,49 @@ class InputConfig(Section):
 class SplitConfig(Section):
     val: Share | None = None
     test: Share | None = None
-    by: Literal["end", "content"] = REQUIRED
+    by: str = REQUIRED
+    val_from: str | None = None
+    test_from: str | None = None
+    zone: str | None = None
+    missing: Split | None = None
+
+    @property
+    def is_by_time(self) -> bool:
+        """True if ``by`` names a time column."""
+        return self.by not in SPLITS_BY
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Split that is cut off the training input → the key that asks for it."""
+        given = {"val": self.val, "test": self.test}
+        asked = {name: f"split.{name}" for name, share in given.items() if share is not None}
+        moments = {"val": self.val_from, "test": self.test_from}
+        return asked | {name: f"split.{name}_from" for name, moment in moments.items() if moment is not None}
+
+    def rules(self) -> Iterator[Problem]:
+        if not self.is_by_time:
+            rule = f"is for splits by a time column, this is split.by={self.by}"
+            yield from self.needless(*TIME_KEYS, rule=rule, cure="give split.by=COLUMN, or leave it out")
+            return
+        for name, share, moment in (("val", self.val, self.val_from), ("test", self.test, self.test_from)):
+            if share is not None and moment is not None:
+                yield Problem(f"{name}_from", f"and split.{name} both make the {name} split", "give only one")
+            if moment is not None and not _is_moment(moment):
+                cure = "such as 2026-11-20, 2026-11-20T06:30 or 2026-11-20T06:30+01:00"
+                yield Problem(f"{name}_from", "must be a date or a moment", cure, moment)
+        if not self.keys:
+            cure = "give split.val=0.1 or split.val_from=2026-11-20, and the same for test"
+            yield Problem("by", "divides the rows by time, and no split is to be cut off", cure, self.by)
+        if self.missing not in (None, "train", *self.keys):
+            yield Problem("missing", f"must be train or one of {', '.join(self.keys)}", value=self.missing)
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(slots=True)
@@ -254,12 +301,12 @@ class PreprocessConfig(Section):
 
     def rules(self) -> Iterator[Problem]:
         fractions = {"val": self.split.val, "test": self.split.test}
-        for name in [name for name, fraction in fractions.items() if fraction is not None]:
+        for name, key in self.split.keys.items():
             if getattr(self.input, name) is not None:
                 rule = f"and input.{name} both make the {name} split"
-                yield Problem(f"split.{name}", rule, "give only one")
+                yield Problem(key, rule, "give only one")
             if self.input.train is None:
-                yield Problem(f"split.{name}", "takes the end of input.train, which is not given")
+                yield Problem(key, "takes rows of input.train, which is not given")
             if name in self.input.unlabelled:
                 rule = f"names {name}, which is cut from input.train and has labels as that has"
                 yield Problem("input.unlabelled", rule, "leave it out")
@@ -267,11 +314,9 @@ class PreprocessConfig(Section):
             rule = "and split.test leave nothing to train on"
             yield Problem("split.val", rule, "their sum must be under 1")
         kept = {} if list(self.dataset.rules()) else self.dataset.kept_shares()
-        for name in [name for name, fraction in fractions.items() if fraction is not None]:
+        for name, key in self.split.keys.items():
             if kept.get(name) != kept.get("train"):
-                rule = (
-                    f"says that {name} and train are other samples, and split.{name} cuts one off the other"
-                )
+                rule = f"says that {name} and train are other samples, and {key} cuts one off the other"
                 cure = f"give one share for both, or input.{name}"
                 yield Problem("dataset.negatives_kept", rule, cure, self.dataset.negatives_kept)
         if self.sampling.negatives is not None and self.input.train is None:

@@ -22,6 +22,12 @@ class EvaluationDataConfig(DatasetPathConfig):
 
 
 @dataclass(slots=True)
+class ImportanceConfig(Section):
+    repeats: Annotated[int, Meta(ge=0, le=1000)] = REQUIRED
+    rows: Count | None = None
+
+
+@dataclass(slots=True)
 class EvaluateConfig(Section):
     checkpoint: str | None = None
     against: str | None = None
@@ -36,6 +42,7 @@ class EvaluateConfig(Section):
     group_by: str | None = None
     weights: bool = REQUIRED
     by: list[str] = field(default_factory=list)
+    importance: ImportanceConfig = field(default_factory=ImportanceConfig)
     other_label: Literal["refuse", "ignore"] = REQUIRED
     confidence: Between = REQUIRED
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
@@ -52,6 +59,9 @@ class EvaluateConfig(Section):
                 yield Problem("group_by", "names a feature of a dataset", "give data.path=", self.group_by)
             if self.by and self.data.path is None:
                 yield Problem("by", "names columns of a dataset", "give data.path=", self.by)
+            if self.importance.repeats:
+                rule = "shuffles the columns that a model reads, and only scores are given"
+                yield Problem("importance.repeats", rule, "give checkpoint=RUN", self.importance.repeats)
         for name in {name for name in self.by if self.by.count(name) > 1}:
             yield Problem("by", f"names {name} twice", "once is enough")
         models = (self.checkpoint is not None) + (self.against is not None) + len(self.scores)

@@ -13,3 +13,4 @@ class ReportConfig(Section):
     runs: list[str] = field(default_factory=list)
     output: Annotated[str, Meta(pattern=r"\.html$")] | None = None
     split: Literal["val", "test"] | None = None
+    importance: Annotated[str, Meta(pattern=r"\.json$")] | None = None

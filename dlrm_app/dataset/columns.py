@@ -96,12 +96,15 @@ def read_as_known(
     encoding: str,
     label: LabelRule = SAME_LABEL,
 ) -> Manifest:
-    """``manifest`` as ``model`` reads it.
+    """``manifest`` as ``model`` reads it: its own dense columns, in its order, where there are more.
 
     If its vocabularies were grown from the model's, later ids are read as rare values.
 
     Raises DataError like ``refuse_other_columns``, but accepts older or newer days of the model's vocabularies.
     """
+    names, there = [each["name"] for each in known["dense"]], {each.name: each for each in manifest.dense}
+    if there.keys() >= {*names}:
+        manifest = replace(manifest, dense=[there[name] for name in names])
     refuse_other_columns(known, manifest, features, model, encoding, ("newer", "older"), label)
     relation = relate(known, describe_columns(manifest))
     return replace(manifest, known_on=relation.day if relation.kind == "newer" else None)
@@ -205,6 +208,29 @@ def vectors_of(sparse: Sequence[Json], folder: Path) -> dict[str, VectorRows]:
 def vectors_in(manifest: Manifest) -> dict[str, VectorRows]:
     """Column of vectors by raw value → these, in the dataset of ``manifest``."""
     return vectors_of(describe_columns(manifest)["sparse"], manifest.folder)
+
+
+def columns_of_log(manifest: Manifest) -> dict[str, list[str]]:
+    """Column of the log → the columns of the dataset that are made of it: itself, its buckets, click rates, crosses,
+    vectors and other derived columns. A column of the dataset may be made of several.
+    """
+    rules = {column.name: column.transform for column in manifest.dense}
+    rules |= {column.name: column.encoding for column in manifest.sparse}
+
+    def origins(name: str) -> list[str]:
+        rule = rules.get(name, {})
+        source = rule.get("column")  # of the ids that MLPerf's rule adds, it is a number
+        parts = [source] if isinstance(source, str) else []
+        parts = rule["derived"]["of"] if "derived" in rule else parts
+        if not parts:
+            return [name]
+        return list(dict.fromkeys(origin for part in parts for origin in origins(part)))
+
+    made: dict[str, list[str]] = {}
+    for name in (*rules, *(column.name for column in manifest.vectors)):
+        for origin in origins(name):
+            made.setdefault(origin, []).append(name)
+    return made
 
 
 def weighted_columns(manifest: Manifest) -> list[str]:

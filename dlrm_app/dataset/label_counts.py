@@ -12,7 +12,7 @@ from dlrm_app.dataset.splits import LabelCounts, WeightSums
 from dlrm_app.table import Columns, Rows, integer, share
 from dlrm_app.text import NONE
 
-Counts = Sequence[Sequence[float]]
+LabelSums = Sequence[Sequence[float]]
 """[L - 1, WIDTH]: for each other label the rows that have it, those where it is 1, and the sums of the weights of both;
 the same among rows without the main label; both again of the rows where its ``given`` is 1, 0 if it has none; rows
 where it is 1 and its ``given`` 0.
@@ -26,7 +26,7 @@ def count_labels(
     others: NDArray[np.floating],
     weights: NDArray[np.floating],
 ) -> NDArray[np.float64]:
-    """The ``Counts`` of rows with ``main`` labels [R] and ``others`` [L - 1, R], NaN where a row lacks one.
+    """The ``LabelSums`` of rows with ``main`` labels [R] and ``others`` [L - 1, R], NaN where a row lacks one.
 
     ``weights`` [R]: rounded to float32, as shards hold them.
     """
@@ -54,7 +54,7 @@ def _each(
 
 
 def label_counts(
-    labels: Sequence[LearntLabel], parts: Sequence[Counts], *, is_weighted: bool, is_sampled: bool
+    labels: Sequence[LearntLabel], parts: Sequence[LabelSums], *, is_weighted: bool, is_sampled: bool
 ) -> dict[str, LabelCounts]:
     """The counts of a split from those of its ``parts``.
 

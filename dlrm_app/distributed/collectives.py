@@ -65,7 +65,7 @@ def leave_groups() -> None:
 
 
 def all_gather_stacked(values: torch.Tensor) -> torch.Tensor:
-    """Every rank's ``values`` […], stacked as [R, …]. The shape must be the same on all ranks."""
+    """Every rank's ``values`` […], stacked as [P, …] for P ranks. The shape must be the same on all ranks."""
     if num_ranks() == 1:
         return values.unsqueeze(0)
     gathered = [torch.empty_like(values) for _ in range(num_ranks())]
@@ -133,7 +133,7 @@ def while_others_wait(work: Callable[[], T], group: dist.ProcessGroup | None = N
 def all_to_all(values: torch.Tensor, sizes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Sends the first ``sizes``[0] of ``values`` to rank 0, the next to rank 1, and so on.
 
-    Returns the received values, in the order of the senders, and the number from each sender [R]. Sending answers
+    Returns the received values, in the order of the senders, and the number from each of P senders [P]. Sending answers
     back with those sizes puts every answer at the place of its question.
     """
     received_sizes = torch.empty_like(sizes)

@@ -2,7 +2,7 @@
 
 A model that was trained on ``True`` scores ``true`` as an unseen value: without an error, and badly. So the rows of val
 (or test, if there is no val) are counted when a dataset is made, and rows are compared with them wherever they are
-scored. Other days differ too: only a change of more than ``LIMIT``, which chance does not explain, is reported.
+scored. Other days differ too: only a change is reported that is larger than ``LIMIT`` by more than chance explains.
 """
 
 import math
@@ -21,7 +21,7 @@ from dlrm_app.table import text_table
 from dlrm_app.text import percent
 
 LIMIT = 0.1
-"""The largest difference of two shares that is not reported, whatever the number of rows."""
+"""The largest difference of two shares that is not reported."""
 LENGTH_LIMIT = 2.0
 """The same of the mean lengths of lists: their largest ratio."""
 _Z = 5.0
@@ -98,11 +98,9 @@ class Deviation(NamedTuple):
         return self.column, self.what, text(self.usual), text(self.found)
 
 
-UNSEEN, MISSING, LENGTH = (
-    "values that training has not seen",
-    "missing values",
-    "elements of a list, on average",
-)
+UNSEEN = "values that training has not seen"
+MISSING = "missing values"
+LENGTH = "elements of a list, on average"
 
 
 def _length(value: float | None) -> str:
@@ -136,11 +134,11 @@ def _is_no_chance(before: ValueCounts, now: ValueCounts) -> bool:
 
 
 def _differ(before: int, of_before: int, now: int, of_now: int) -> bool:
-    """True if two shares differ by more than LIMIT and chance."""
+    """True if two shares differ by more than LIMIT, and what is beyond it is not by chance."""
     if not of_before or not of_now:
         return False
     error = math.hypot(_error(before, of_before), _error(now, of_now))
-    return abs(before / of_before - now / of_now) > max(LIMIT, _Z * error)
+    return abs(before / of_before - now / of_now) > LIMIT + _Z * error
 
 
 def _error(count: int, of: int) -> float:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
+from dlrm_app.evaluation.ranking import CHUNK
 from dlrm_app.evaluation.scored_rows import ScoredRows
 
 NUM_BUCKETS = 1 << 16
@@ -22,9 +23,8 @@ All counts are exact for scores rounded down to the buckets' edges.
 MAX_LOGIT = 100.0
 """Logits beyond this are clamped: their probability is 0 or 1 to the last bit anyway."""
 NUM_ROC_POINTS, NUM_RELIABILITY_BINS = 200, 20
-CHUNK = 1 << 20
 Floats = NDArray[np.float64]
-Counts = NDArray[np.int64] | NDArray[np.float64]
+BucketCounts = NDArray[np.int64] | NDArray[np.float64]
 Lists = dict[str, list[float]]
 
 
@@ -84,7 +84,7 @@ def _count(rows: ScoredRows, low: float, high: float) -> tuple[torch.Tensor, tor
     return all_reduce_sum(counts).view(2, NUM_BUCKETS), all_reduce_sum(predictions)
 
 
-def _roc(negatives: Counts, positives: Counts, edges: Floats) -> Lists | None:
+def _roc(negatives: BucketCounts, positives: BucketCounts, edges: Floats) -> Lists | None:
     """The ROC curve: at most NUM_ROC_POINTS + 1 points, spread evenly along it (by the sum of both rates)."""
     if not negatives.sum() or not positives.sum():
         return None
@@ -100,7 +100,7 @@ def _roc(negatives: Counts, positives: Counts, edges: Floats) -> Lists | None:
     }
 
 
-def _reliability(rows: Counts, positives: Counts, predictions: Floats, edges: Floats) -> Lists:
+def _reliability(rows: BucketCounts, positives: BucketCounts, predictions: Floats, edges: Floats) -> Lists:
     behind = rows.cumsum()
     wanted = np.arange(1, NUM_RELIABILITY_BINS + 1) * behind[-1] / NUM_RELIABILITY_BINS
     stops = np.unique(np.searchsorted(behind, wanted) + 1)

@@ -19,6 +19,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.label_rows import LabelRows, rows_of_labels
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch, EvalBatches
+from dlrm_app.loader.shuffled_rows import ShuffledBatches
 from dlrm_app.progress import progress_bar
 from dlrm_app.sharding.sharder import undisturbed
 
@@ -59,7 +60,7 @@ class ForwardPasses:
         loss, output = self.model(batch)
         return loss, Scored(batch, output.logits)
 
-    def over(self, batches: EvalBatches) -> Generator[Scored, None, None]:
+    def over(self, batches: EvalBatches | ShuffledBatches) -> Generator[Scored, None, None]:
         """Yields every batch with the model's logits. The model must be in evaluation mode, with no pipeline
         attached.
 
@@ -76,6 +77,13 @@ class ForwardPasses:
 
 Measured = Mapping[LabelRows, ClickMetrics]
 """The rows of a label → its metrics, the main one first."""
+
+
+class TimedMetrics(NamedTuple):
+    """The main label's metrics on a split, and the seconds that the evaluation took."""
+
+    values: dict[str, float]
+    seconds: float
 
 
 def metrics_of_labels(manifest: Manifest, split: str, group_by: str | None) -> dict[LabelRows, ClickMetrics]:
@@ -102,37 +110,36 @@ def evaluate(
     metrics: Measured,
     runtime: Runtime,
     title: str,
-) -> dict[str, float]:
-    """Metrics of the model of ``passes``, its training pipeline detached, over ``batches``, by the main label.
+) -> TimedMetrics:
+    """Fills ``metrics`` with the scores of ``batches`` by the model of ``passes``. Returns the main label's values.
 
-    The same on every rank. Adds ``seconds``, the time it took. ``metrics``: of the main label, and of as many others as
-    are wanted, each over its rows.
+    ``metrics``: those of the main label come first; each label has its own rows. The training pipeline of the model
+    must be detached. Every rank must call it, and all return the same values.
     """
     started = time.perf_counter()
     main, *_ = metrics.values()
     for each in metrics.values():
         each.reset()
     group_by = main.group_by
-    kept = None if group_by is None else runtime.together(lambda: batches.kept_keys(group_by))
-    seen = 0
+    keys = None if group_by is None else runtime.together(lambda: batches.kept_keys(group_by))
+    num_rows = 0
 
     def add(scored: Scored) -> None:
-        nonlocal seen
+        nonlocal num_rows
         batch, logits = scored
         rows, groups = slice(batch.num_valid), None
-        if kept is not None:
-            groups = kept[seen : seen + batch.num_valid].to(logits.device)
+        if keys is not None:
+            groups = keys[num_rows : num_rows + batch.num_valid].to(logits.device)
         elif group_by is not None:
             groups = batch.sparse_features[group_by].values()[rows]
-        seen += batch.num_valid
+        num_rows += batch.num_valid
         supervision = batch.supervision[rows]
         for label, each in metrics.items():
             its_rows, chosen = label.scored(logits, supervision)
             each.update(its_rows, None if groups is None else groups[chosen])
 
     score_rows(passes, batches, runtime, title, add)
-    values = main.compute()
-    return {**values, "seconds": time.perf_counter() - started}
+    return TimedMetrics(main.compute(), time.perf_counter() - started)
 
 
 # not inference_mode: what modules keep of a first pass would be refused by the next backward pass

@@ -25,14 +25,16 @@ from dlrm_app.evaluation.evaluate import (
     metrics_where_given,
 )
 from dlrm_app.evaluation.groups import refuse_shared
+from dlrm_app.evaluation.importance import measure_importance
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
-from dlrm_app.evaluation.judgement import judge
+from dlrm_app.evaluation.judgement import judge, judged_where_given
 from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import by_problems, group_problems
 from dlrm_app.evaluation.result import (
     Comparison,
     EvaluationResult,
+    Importance,
     Interval,
     LabelResult,
     ModelResult,
@@ -44,6 +46,7 @@ from dlrm_app.evaluation.scores import measure_scores
 from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.loader.reader import verify_together
+from dlrm_app.loader.shuffled_rows import SampledRows
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows, refuse_moved, usual_values
@@ -56,8 +59,9 @@ logger = logging.getLogger(__name__)
 class MeasuredModel:
     """A model's metrics on a split, and this rank's ``rows``.
 
-    Only checkpoints have a ``step``. ``others``: the metrics of other labels; ``where_given``: of labels that are given
-    another one, on the rows where that one is 1.
+    ``step``: of checkpoints alone, as is ``seconds``, the time that the evaluation took.
+    ``others``: the metrics of other labels.
+    ``where_given``: the metrics of labels that are given another one, on the rows where that one is 1.
     """
 
     path: str
@@ -67,6 +71,8 @@ class MeasuredModel:
     ne_error: float
     others: Mapping[str, ClickMetrics] = field(default_factory=dict)
     where_given: Mapping[str, ClickMetrics] = field(default_factory=dict)
+    importance: Importance | None = None
+    seconds: float | None = None
 
     @classmethod
     def of(
@@ -117,8 +123,15 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     each.judged(config.split),
                     logloss_interval(each.rows, config.confidence),
                     its_values,
-                    label_results(each.others, measured[0].others, config.confidence),
-                    label_results(each.where_given, measured[0].where_given, config.confidence),
+                    label_results(each.others, measured[0].others, config, each.step),
+                    [
+                        replace(label, judgement=judged_where_given(label.judgement))
+                        for label in label_results(
+                            each.where_given, measured[0].where_given, config, each.step
+                        )
+                    ],
+                    each.importance,
+                    each.seconds,
                 )
                 for each, interval, its_values in zip(measured, intervals, by, strict=True)
             ],
@@ -277,7 +290,10 @@ def measure(
     metrics = metrics_of_labels(manifest, config.split, config.group_by)
     where_given = metrics_where_given(manifest, config.split)
     with batches:
-        values = evaluate(passes, batches, metrics | where_given, runtime, f"evaluate {trained.name}")
+        values, seconds = evaluate(
+            passes, batches, metrics | where_given, runtime, f"evaluate {trained.name}"
+        )
+    importance = _importance(trained, passes, manifest, size, config, runtime)
     main, *rest = metrics.values()
     labels, stored = manifest.other_labels, manifest.splits[config.split].labels
     of_labels = {label.name: each for label, each in zip(labels, rest, strict=True) if label.name in stored}
@@ -286,16 +302,58 @@ def measure(
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
     found = MeasuredModel.of(str(trained.folder), step, main, values)
-    return replace(found, others=of_labels, where_given=of_factors)
+    return replace(found, others=of_labels, where_given=of_factors, importance=importance, seconds=seconds)
+
+
+def _importance(
+    trained: TrainedModel,
+    passes: ForwardPasses,
+    manifest: Manifest,
+    batch_size: int,
+    config: EvaluateConfig,
+    runtime: Runtime,
+) -> Importance | None:
+    """The importance of the columns that the model reads, if ``config`` asks for it."""
+    if not config.importance.repeats:
+        return None
+    loading = choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime)
+    rows = runtime.together(
+        lambda: SampledRows(
+            manifest,
+            config.split,
+            trained.features,
+            config.importance.rows,
+            batch_size,
+            runtime,
+            loading,
+        )
+    )
+    return measure_importance(
+        passes,
+        rows,
+        manifest,
+        config.split,
+        trained.features,
+        runtime,
+        repeats=config.importance.repeats,
+        confidence=config.confidence,
+        title=f"importance in {trained.name}",
+    )
 
 
 def label_results(
-    measured: Mapping[str, ClickMetrics], first: Mapping[str, ClickMetrics], confidence: float
+    measured: Mapping[str, ClickMetrics],
+    first: Mapping[str, ClickMetrics],
+    config: EvaluateConfig,
+    step: int | None,
 ) -> list[LabelResult]:
-    """The results of other labels of a model, compared with those of the ``first`` model. Every rank must call it."""
-    found = []
+    """The results of other labels of a model at ``step``, compared with those of the ``first`` model. Every rank must
+    call it.
+    """
+    found, confidence = [], config.confidence
     for name, metrics in measured.items():
         values, rows = metrics.compute(), metrics.rows()
+        judgement = judge(Measurements.of(config.split, values, metrics.ne_error, steps=step), None)
         interval, difference = Interval(values["auc"], *[math.nan] * 3), None
         if not math.isnan(values["auc"]):
             interval = auc_interval(rows, confidence)
@@ -303,7 +361,8 @@ def label_results(
                 theirs = first[name].rows()
                 if all(all_gather_objects(torch.equal(rows.labels, theirs.labels))):
                     difference = compare_aucs(rows, theirs.logits, confidence).difference
-        found.append(LabelResult(name, values, interval, logloss_interval(rows, confidence), difference))
+        loss_interval = logloss_interval(rows, confidence)
+        found.append(LabelResult(name, values, interval, loss_interval, difference, judgement))
     return found
 
 

@@ -44,11 +44,9 @@ def shared_rows(manifest: Manifest, split: str, column: SparseColumn) -> tuple[f
     kind = column.encoding["kind"]
     if kind not in ("hash", "vocab"):
         return 0.0, ""
-    reader, rare, occur = (
-        ShardReader(manifest.folder, [column.name]),
-        0,
-        np.zeros(column.num_embeddings, bool),
-    )
+    reader = ShardReader(manifest.folder, [column.name])
+    rare = 0
+    occur = np.zeros(column.num_embeddings, bool)
     for shard in manifest.splits[split].shards:
         for index in range(len(shard.row_groups)):
             ids = numbers_of(reader.read(shard, index).column(column.name))

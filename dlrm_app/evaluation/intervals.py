@@ -44,6 +44,18 @@ def compare_aucs(first: ScoredRows, second: torch.Tensor, confidence: float) -> 
     )
 
 
+def mean_auc_fall(rows: ScoredRows, others: Sequence[torch.Tensor], confidence: float) -> Interval:
+    """The AUC of rows minus the mean AUC of K ``others``, logits [n] of the same rows, with its interval.
+
+    The variance is that of the difference by DeLong's covariance of all K + 1 models. Every rank passes its own rows.
+    """
+    aucs, covariance = auc_covariance([rows, *(replace(rows, logits=logits) for logits in others)])
+    factors = torch.tensor([1.0, *([-1 / len(others)] * len(others))], dtype=torch.float64)
+    value = float(factors @ torch.tensor(aucs, dtype=torch.float64))
+    spread = float(factors @ torch.tensor(covariance, dtype=torch.float64) @ factors)
+    return _interval(value, spread, confidence, (-1.0, 1.0))
+
+
 def logloss_interval(rows: ScoredRows, confidence: float) -> Interval:
     """The log loss of rows in nats, and its interval by the normal approximation.
 

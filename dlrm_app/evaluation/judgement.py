@@ -59,6 +59,14 @@ def judge(found: Measurements, evidence: Evidence | None) -> Judgement:
     return Judgement(verdict, _says(verdict, found, evidence, leaks), causes, known)
 
 
+def judged_where_given(judgement: Judgement | None) -> Judgement | None:
+    """The ``judgement`` of a label on the rows where the one that it is given is 1, if it says something of the model.
+
+    Clicks may well say nothing of the order that follows: then only the product is judged.
+    """
+    return judgement if judgement is not None and judgement.verdict == TOO_GOOD else None
+
+
 def _verdict(found: Measurements) -> str:
     """The verdict from the metrics alone; a column that gives the outcome away is found by ``judge``."""
     if not found.num_samples or not found.has_classes:

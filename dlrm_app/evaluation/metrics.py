@@ -9,12 +9,11 @@ from torch.nn import functional as F
 from torchmetrics import Metric
 
 from dlrm_app.distributed.collectives import current_rank, sum_in_rank_order
-from dlrm_app.evaluation.ranking import average_precision, grouped_auc, rank_scores, roc_auc, without_weights
+from dlrm_app.evaluation.grouped_auc import grouped_auc
+from dlrm_app.evaluation.ranking import CHUNK, average_precision, rank_scores, roc_auc, without_weights
 from dlrm_app.evaluation.scored_rows import ScoredRows
 
 logger = logging.getLogger(__name__)
-CHUNK = 1 << 20
-"""Rows converted to float64 at a time."""
 
 
 class ClickMetrics(Metric):

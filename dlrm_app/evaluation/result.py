@@ -75,6 +75,71 @@ class LabelResult:
     auc_interval: Interval
     logloss_interval: Interval
     difference: Interval | None = None
+    judgement: Judgement | None = None
+
+
+@dataclass(frozen=True)
+class ColumnImportance:
+    """The fall of the AUC when a column of the log is shuffled among the rows, and its interval.
+
+    made: the columns of the dataset that are made of it and shuffled with it
+    """
+
+    column: str
+    fall: float
+    low: float
+    high: float
+    made: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PairImportance:
+    """The fall of the AUC when two columns, of which one tells most of the other, are shuffled together."""
+
+    columns: list[str]
+    fall: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Importance:
+    """Permutation importance on ``rows`` rows, the mean of ``repeats`` shuffles: of every column that the model reads,
+    the largest first, and of pairs that tell each other.
+    """
+
+    rows: int
+    repeats: int
+    columns: list[ColumnImportance]
+    pairs: list[PairImportance]
+
+    def paragraphs(self, name: str, interval: str) -> Iterable[Paragraph]:
+        """A row for each column, and a line for each pair that hides the importance of its columns."""
+        yield (
+            f"importance of columns{name}: the fall of the AUC when a column is shuffled "
+            f"(mean of {self.repeats} on {self.rows:,} rows)"
+        )
+        rows = [
+            [each.column, f"{each.fall:+.5f}", f"{each.low:+.5f} to {each.high:+.5f}", ", ".join(each.made)]
+            for each in self.columns
+        ]
+        yield ["column", "fall", interval, "shuffled with it"], rows
+        yield from map(self.pair_text, self.hiding_pairs())
+
+    def pair_text(self, pair: PairImportance) -> str:
+        alone = " and ".join(f"{self.fall_of(column):.5f}" for column in pair.columns)
+        return (
+            f"{' and '.join(pair.columns)} tell each other: the AUC falls by {pair.fall:.5f} "
+            f"({pair.low:.5f} to {pair.high:.5f}) when both are shuffled, by {alone} when one is"
+        )
+
+    def fall_of(self, column: str) -> float:
+        """The fall for one column alone."""
+        return next(each.fall for each in self.columns if each.column == column)
+
+    def hiding_pairs(self) -> list[PairImportance]:
+        """The pairs whose columns matter more together than the sum of both alone."""
+        return [pair for pair in self.pairs if pair.low > sum(map(self.fall_of, pair.columns))]
 
 
 @dataclass(frozen=True)
@@ -96,6 +161,10 @@ class ModelResult:
     """The metrics of other labels; all others are of the main one."""
     where_given: list[LabelResult] = field(default_factory=list)
     """The metrics of each label that is given another one, on the rows where that one is 1: ``order|click``."""
+    importance: Importance | None = None
+    """How much each column matters, if that was asked for."""
+    seconds: float | None = None
+    """The time that the evaluation took; None for files of scores and blends."""
 
     @property
     def name(self) -> str:
@@ -140,9 +209,15 @@ class EvaluationResult(Result):
             }
             yield from _metric_table(f"{label} in {self.split}", [*found], [*found.values()], interval)
         for model in self.models:
-            if model.judgement is not None and model.judgement.verdict != LEARNT:
-                yield f"{'warning: ' * model.judgement.is_bad}{model.name}: {model.judgement.text}"
+            judged = {label.name: label.judgement for label in (*model.labels, *model.where_given)}
+            for name, judgement in {"": model.judgement, **judged}.items():
+                if judgement is not None and judgement.verdict != LEARNT:
+                    subject = f"{model.name}, {name}" if name else model.name
+                    yield f"{'warning: ' * judgement.is_bad}{subject}: {judgement.text}"
         yield from self._by_value(interval)
+        for name, model in zip(names, self.models, strict=True):
+            if model.importance is not None:
+                yield from model.importance.paragraphs(f" of {name}" * (len(self.models) > 1), interval)
         if len(self.tests) > 1:
             yield f"minus the AUC of {self.models[0].name} (DeLong, paired; p by Holm over all):"
             tested = [

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.splits import SPLITS
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.text import listed
 
 PLACES = (("shard", "row"), ("file", "line"))
 """Columns that identify the row of the split that a score belongs to."""
-REJECTS, _CUT = "rejects.jsonl", ("train", "val", "test")
+REJECTS = "rejects.jsonl"
 """The dataset's file of rejected lines; the order in which splits are cut from the lines of input.train."""
 
 
@@ -114,9 +115,11 @@ def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArra
         rejected.setdefault(reject["file"], []).append(reject["line"])
     origin = split if any(source.split == split for source in manifest.sources) else "train"
     splits = manifest.splits
-    sizes = [(name, s.rows + s.rejects + s.left_out) for name, s in splits.items() if name in (origin, *_CUT)]
+    sizes = [
+        (name, s.rows + s.rejects + s.left_out) for name, s in splits.items() if name in (origin, *SPLITS)
+    ]
     if origin != split:  # the split is a share of train's lines, in the order train, val, test
-        first = sum(size for name, size in sizes if _CUT.index(name) < _CUT.index(split))
+        first = sum(size for name, size in sizes if SPLITS.index(name) < SPLITS.index(split))
         sizes = [(name, size) for name, size in sizes if name == split]
     else:
         first = 0

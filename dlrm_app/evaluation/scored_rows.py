@@ -1,5 +1,6 @@
 """Rows with their scores, labels and weights: what every metric is computed from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,23 @@ class ScoredRows:
     def of_label(cls, logits: torch.Tensor, labels: torch.Tensor, supervision: Supervision) -> "ScoredRows":
         """Rows with the ``logits`` [n] and ``labels`` [n] of one label, and the weights of ``supervision``."""
         return cls(logits, labels > 0.5, supervision.weights, supervision.is_weighted)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[ScoredRows]") -> "ScoredRows":
+        """All rows of ``parts``, at least one, of which all have weights or none has."""
+        logits, labels = (
+            torch.cat(each) for each in zip(*((p.logits, p.labels) for p in parts), strict=True)
+        )
+        if not parts[0].is_weighted:
+            return cls.unweighted(logits, labels)
+        return cls(logits, labels, torch.cat([part.weights for part in parts]))
+
+    def detached(self) -> "ScoredRows":
+        """A copy: a view would keep its whole batch alive, and a compiled model reuses its output's memory."""
+        logits, labels = self.logits.detach().to(torch.float32, copy=True), self.labels.clone()
+        if not self.is_weighted:
+            return ScoredRows.unweighted(logits, labels)
+        return ScoredRows(logits, labels, self.weights.to(torch.float32, copy=True))
 
     def counted(self, times: torch.Tensor) -> "ScoredRows":
         """These rows, each of which counts ``times`` [n] as often."""

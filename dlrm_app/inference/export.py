@@ -20,6 +20,7 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, Problem, refuse_if
+from dlrm_app.evaluation.evaluate import Measured, metrics_of_labels
 from dlrm_app.evaluation.judgement import judge
 from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.evaluation.metrics import ClickMetrics
@@ -163,7 +164,7 @@ def export_folder(output: Path) -> Iterator[Path]:
 
 
 _Scored = tuple[ClickMetrics, torch.Tensor]
-"""The held-out rows' scores by the trained model, see ``score_split``."""
+"""The trained model's metrics of the main label on the held-out rows, and its logits."""
 
 
 def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtime) -> ExportRecord:
@@ -182,9 +183,11 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         example, located = _write_models(config, source, folder, scoring, features, cpu)
         rows |= located
         gc.collect()  # a model's parts refer to one another, and the next one may need the memory
-        scored = _score_trained(source, config.batch_size, runtime)
+        metrics = metrics_of_labels(source.manifest, source.split, None)
+        logits = _score_trained(source, metrics, config.batch_size, runtime)
         gc.collect()
-        _refuse_judged(trained, source.split, scored[0], config.judgement)
+        _refuse_judged(trained, source, metrics, config.judgement)
+        scored = next(iter(metrics.values())), logits
         proofs = [_verified(config, source, folder, name, scored, example) for name in scoring]
     return ExportRecord(
         checkpoint=trained.name,
@@ -265,13 +268,19 @@ def _write_models(
     return example, rows
 
 
-def _refuse_judged(trained: TrainedModel, split: str, scored: ClickMetrics, choice: str) -> None:
-    """Raises DlrmError for a model that was never evaluated on val and is bad on the held-out ``split``."""
+def _refuse_judged(trained: TrainedModel, source: _Source, metrics: Measured, choice: str) -> None:
+    """Raises DlrmError for a model that was never evaluated on val, and of which a label is bad on the held-out rows."""
     progress = trained.marker.progress
-    if not progress.judgements:
+    if progress.judgements:
+        return
+    stored = {source.manifest.label, *source.manifest.splits[source.split].labels}
+    for rows, scored in metrics.items():
+        label = rows.name_in(source.manifest.labels) if rows.number else ""
+        if label and label not in stored:
+            continue
         steps = progress.counted_updates
-        found = Measurements.of(split, scored.compute(), scored.ne_error, steps=steps)
-        refuse_bad(trained.name, judge(found, None), choice)
+        found = Measurements.of(source.split, scored.compute(), scored.ne_error, steps=steps)
+        refuse_bad(trained.name, judge(found, None), choice, label)
 
 
 def _table_bytes(source: _Source) -> int:
@@ -291,8 +300,10 @@ def _features_of(trained: TrainedModel) -> list[ExportedFeature]:
     ]
 
 
-def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> _Scored:
-    """Scores the held-out rows with the trained model, of whose tables it reads only the rows that they need."""
+def _score_trained(source: _Source, metrics: Measured, batch_size: int, runtime: Runtime) -> torch.Tensor:
+    """The logits of the held-out rows by the trained model, of whose tables it reads only the rows that they need.
+    Adds them to ``metrics``.
+    """
     defaults = compose_config("evaluate", EvaluateConfig, {"checkpoint": "none"})
     trained = source.trained
     rows = _rows_of(trained, source.batches(batch_size))
@@ -306,7 +317,7 @@ def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> _Score
         return logits
 
     with undisturbed(model):
-        return score_split(score, source.batches(batch_size), source.split, f"score {trained.name}")
+        return score_split(score, source.batches(batch_size), metrics, f"score {trained.name}")
 
 
 def _rows_of(trained: TrainedModel, batches: EvalBatches) -> dict[str, torch.Tensor]:

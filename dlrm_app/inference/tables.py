@@ -30,6 +30,7 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.errors import DataError, Problem, refuse_if
+from dlrm_app.loader.batch import CPU
 from dlrm_app.tables.bags import to_bag_config
 from dlrm_app.tables.table import Table
 from dlrm_app.text import listed
@@ -179,7 +180,7 @@ class QuantizedTables(nn.Module):
         return pooled if self._features_and_dim is None else pooled.view(-1, *self._features_and_dim)
 
     def rows(self, feature: int, values: torch.Tensor) -> torch.Tensor:
-        """The rows [L, D] of ids [L] of the feature at place ``feature``: each id is a bag of its own."""
+        """The rows [V, D] of ids [V] of the feature at place ``feature``: each id is a bag of its own."""
         columns = self.D_offsets[feature : feature + 2]
         offsets = torch.arange(values.size(0) + 1, dtype=values.dtype, device=values.device)
         own = slice(feature, feature + 1)
@@ -352,7 +353,7 @@ class _Bags(nn.Module):
                 for table in tables
             ],
             is_weighted=any(table.weighted for table in tables),
-            device=torch.device("cpu"),
+            device=CPU,
             output_dtype=torch.float32,
             table_name_to_quantized_weights=quantized,
             quant_state_dict_split_scale_bias=True,

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from dlrm_app.errors import DlrmError, Problem
+from dlrm_app.evaluation.evaluate import Measured
 from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.evaluation.label_rows import MAIN
 from dlrm_app.evaluation.metrics import ClickMetrics
@@ -28,18 +29,18 @@ _QUIET_PREEMPTIONS = 75
 
 @torch.no_grad()
 def score_split(
-    score: Callable[[Batch], torch.Tensor], batches: EvalBatches, split: str, title: str
-) -> tuple[ClickMetrics, torch.Tensor]:
-    """Scores all rows of ``split`` with ``score``, which returns logits [B], or [B, L] of several labels.
-
-    Returns (the main label's rows, all logits [R, L]).
+    score: Callable[[Batch], torch.Tensor], batches: EvalBatches, metrics: Measured, title: str
+) -> torch.Tensor:
+    """Scores all rows of ``batches`` with ``score``, which returns logits [B], or [B, L] of several labels, and adds
+    them to ``metrics``. Returns all logits [R, L].
     """
-    scored, all_logits = ClickMetrics(split), []
+    all_logits = []
     with progress_bar(title, len(batches), True) as bar, batches:
         for batch in batches:
             rows = slice(batch.num_valid)
             logits = score(batch)[rows].reshape(batch.num_valid, -1)
-            scored.update(MAIN.scored(logits, batch.supervision[rows])[0])
+            for label, each in metrics.items():
+                each.update(label.scored(logits, batch.supervision[rows])[0])
             all_logits.append(logits.to(torch.float32, copy=True))
             bar.update(1)
     logits = torch.cat(all_logits)
@@ -47,12 +48,12 @@ def score_split(
         raise DlrmError(
             Problem(
                 title,
-                f"gives no number (nan) for {bad:,} of the {len(logits):,} rows of {split}, so nothing was exported",
+                f"gives no number (nan) for {bad:,} of the {len(logits):,} rows, so nothing was exported",
                 "the model computes with numbers too large for it: standardize its dense columns (dense.transform), or "
                 "train it again with lower learning rates",
             )
         )
-    return scored, logits
+    return logits
 
 
 def verify(
@@ -62,15 +63,16 @@ def verify(
     batches: EvalBatches,
     example: Inputs,
 ) -> Verification:
-    """Scores ``batches`` with ``run``, loaded from ``path``, and compares with the ``trained`` model's scores, both of
-    ``score_split``. AUCs are the main label's, differences those of all labels.
+    """Scores ``batches`` with ``run``, loaded from ``path``, and compares with the ``trained`` model's scores, the
+    main label's metrics and all logits. AUCs are the main label's, differences those of all labels.
     """
     metrics, all_trained = trained
 
     def score(batch: Batch) -> torch.Tensor:
         return run(to_inputs(batch))[1]
 
-    found, all_exported = score_split(score, batches, metrics.split, f"verify {path.name}")
+    found = ClickMetrics(metrics.split)
+    all_exported = score_split(score, batches, {MAIN: found}, f"verify {path.name}")
     differences = (all_exported.double().sigmoid() - all_trained.double().sigmoid()).abs()
     comparison = compare_aucs(metrics.rows(), found.rows().logits, 1 - CHANCE)
     loss = comparison.difference

@@ -2,17 +2,18 @@
 
 numba checks only a function's own file to see if its machine code is up to date. But functions of other files that
 it calls are compiled into it, so after a change of such a file numba would use old code. So machine code made from
-other versions of this package's files is deleted before any is loaded.
+other versions of this package's files is deleted before the first function is compiled or loaded.
 """
 
 import hashlib
 import logging
 import os
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from numba import njit
+import numba
 from numba.core import event
 
 from dlrm_app.files import write_text
@@ -23,9 +24,6 @@ logger = logging.getLogger(__name__)
 
 Untyped: TypeAlias = Any
 """A value of numba's, LLVM's or an operator's that has no type of Python's: what compiled code and intrinsics get."""
-
-njit_uncounted = partial(njit, nogil=True, cache=True, _nrt=False)
-"""``njit`` without reference counts, for a function that is called very often; the function must not create arrays."""
 
 _STAMP = "compiled.sha256"
 """File in the package's __pycache__ with a checksum of the source files that the machine code was made from."""
@@ -56,6 +54,21 @@ def forget_other_versions(package: Path) -> None:
         return
 
 
+@cache
+def _forget_own() -> None:
+    forget_other_versions(Path(__file__).parents[1])
+
+
+def njit(*functions: Callable[..., Untyped], **options: Untyped) -> Untyped:
+    """numba's ``njit``; machine code of other versions is deleted first."""
+    _forget_own()
+    return numba.njit(*functions, **options)
+
+
+njit_uncounted = partial(njit, nogil=True, cache=True, _nrt=False)
+"""``njit`` without reference counts, for a function that is called very often; the function must not create arrays."""
+
+
 class _Watch(event.Listener):
     """Logs once that this process compiles."""
 
@@ -71,4 +84,3 @@ class _Watch(event.Listener):
 
 
 event.register("numba:compile", _Watch())
-forget_other_versions(Path(__file__).parents[1])

@@ -20,7 +20,7 @@ from dlrm_app.errors import Problem
 from dlrm_app.text import count
 
 USUAL_LANES = 64
-GROUP_ORDER, ROW_ORDER = 0, 1
+GROUP_ORDER, ROW_ORDER, IMPORTANCE = 0, 1, 2
 """Purposes of a permutation; different purposes must not share random numbers."""
 
 

@@ -261,6 +261,10 @@ class SplitReader:
         Raises DataError, naming the file, if it is missing or damaged, if its columns differ from the
         manifest, if a value is missing or an id lies outside its table.
         """
+        return arrange(self.read_columns(group), row_order, memory)
+
+    def read_columns(self, group: int) -> Columns:
+        """The rows of ``group`` by column, in the file's order. Raises DataError, as ``decode`` does."""
         shard, index = self._groups[group]
         columns = self._tables.read(self._shards.read(shard, index), self._folder / shard.path)
         main, *others = columns.supervision
@@ -269,4 +273,4 @@ class SplitReader:
             others.append(np.where(main > 0, weights, (weights / self._kept_share).astype(np.float32)))
         if self._soft_labels is not None:
             main = self._soft_labels.mixed(self._first_rows[group], main)
-        return arrange(replace(columns, supervision=[main, *others]), row_order, memory)
+        return replace(columns, supervision=[main, *others])

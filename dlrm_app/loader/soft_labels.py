@@ -87,9 +87,9 @@ def _refuse_other_values(path: Path, manifest: Manifest, looks_at_all: bool) -> 
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(columns=["score", "label"]):
             scores = numbers_of(batch.column("score").fill_null(-1))
-            if (
-                batch.column("label").null_count or not ((scores >= 0) & (scores <= 1)).all()
-            ):  # refuses NaN too
+            lacks_labels = batch.column("label").null_count > 0
+            # written so that NaN is refused too
+            if lacks_labels or not ((scores >= 0) & (scores <= 1)).all():
                 raise DataError(_refusal(path, manifest, "lacks labels, or scores from 0 to 1"))
 
 

@@ -91,10 +91,9 @@ def numeric(array: pa.Array, column: LogColumn) -> pa.Array:
     import pyarrow.compute as pc
 
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        array, kind = (
-            array.view(pa.timestamp(kind.unit)),
-            pa.timestamp(kind.unit),
-        )  # stored in UTC; its days would be local
+        # stored in UTC; with the time zone, its days would be local
+        kind = pa.timestamp(kind.unit)
+        array = array.view(kind)
     if pa.types.is_timestamp(kind) and not is_sparse:
         return pc.divide(array.cast(pa.int64()).cast(pa.float64(), safe=False), float(_TICKS[kind.unit]))
     if pa.types.is_temporal(kind):

@@ -113,10 +113,8 @@ class ArrowCursor(Position):
     def _read(self, start: int, table: pa.Table) -> RawColumns:
         """The rows of ``table``. ``start``: the number of its first row in the whole table."""
         spec, count, num_numbers = self._spec, len(table), len(self._numbers)
-        values, labels = (
-            _thread_room("values", np.uint64, num_numbers + self._num_keys, count),
-            np.zeros(count),
-        )
+        values = _thread_room("values", np.uint64, num_numbers + self._num_keys, count)
+        labels = np.zeros(count)
         states = _thread_room("states", np.uint8, len(self._columns), count)
         spans = np.zeros((self._num_keys, count if self._keeps_spans else 0, 2), np.int64)
         dense = dict(zip(self._numbers, values.view(np.float64), strict=False)) | {spec.label: labels}
@@ -147,9 +145,8 @@ class ArrowCursor(Position):
 
     def _bad_columns(self, states: NDArray[np.uint8]) -> list[Fault]:
         """The columns with bad values, of the states [C, R] of all."""
-        if (
-            states.max(initial=PRESENT) < BAD
-        ):  # once for all columns: with few rows, calls take most of the time
+        # once for all columns: with few rows, calls take most of the time
+        if states.max(initial=PRESENT) < BAD:
             return []
         pairs = zip(self._columns, states == BAD, strict=True)
         return [Fault(reading.column, is_bad) for reading, is_bad in pairs if is_bad.any()]
@@ -178,10 +175,8 @@ class ArrowCursor(Position):
         keep = ~np.any([fault.is_bad for fault in faults], axis=0)
         for row in np.flatnonzero(~keep).tolist():
             fault = next(fault for fault in faults if fault.is_bad[row])
-            values, name = (
-                {name: shown_text(table[name][row]) for name in table.column_names},
-                fault.column.name,
-            )
+            name = fault.column.name
+            values = {column: shown_text(table[column][row]) for column in table.column_names}
             excerpt, reason = "\t".join(values.values()), fault.reason(row, values[name])
             self._rejects.append(RejectedLine(None, start + row, reason, name, excerpt[:EXCERPT_BYTES]))
         return np.flatnonzero(keep)

@@ -35,10 +35,8 @@ def read_labels(config: DatasetConfig, columns: Sequence[str]) -> tuple[list[Lea
     names: list[str] = []
     problems = [] if entries else [Problem(KEY, "is empty", "name the main label, then the others")]
     if config.label is not None:
-        rule, cure = (
-            f"and {KEY} both name the label",
-            f"leave out dataset.label, or add {KEY}=null",
-        )
+        rule = f"and {KEY} both name the label"
+        cure = f"leave out dataset.label, or add {KEY}=null"
         problems.append(Problem("dataset.label", rule, cure, config.label))
     for index, entry in enumerate(entries):
         given = {entry: {}} if isinstance(entry, str) else entry

@@ -56,7 +56,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     # the size of vectors
     header,  # uint64 [H]: the keys of a repeated header, in the first keys of a row
     out,  # (labels uint8 [R], times and dense float64 [T + N, R], keys uint64 [F, R], spans int64 [F, R or 0, 2])
-    lists,  # (ends int64 [L, R + 1], keys uint64 [L, V], spans int64 [L, V or 0, 2])
+    lists,  # of C list columns (ends int64 [C, R + 1], keys uint64 [C, V], spans int64 [C, V or 0, 2])
     row,  # rows in the outputs so far
     rejects,  # int64 [K, 7]: line, its start and end, reason, column or number of columns, the field's start and end;
     # of a list and its weights: their numbers of elements
@@ -68,7 +68,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     """
     capacity = out[0].size
     lines, num_rejects, at = 0, 0, start
-    batch = BATCH if _are_plain(marks, columns) else 0
+    batch = BATCH if _supports_batches(marks, columns) else 0
     room = make_room(len(columns))
     while at < stop and lines < num_lines:
         if row == capacity:
@@ -108,7 +108,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
+def _supports_batches(marks, columns):  # type: ignore[no-untyped-def]  # compiled
     """True if ``plain_lines`` supports these columns; it supports no quotes."""
     for c in range(len(columns)):
         kind = columns[c, 0]

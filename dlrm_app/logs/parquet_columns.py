@@ -192,10 +192,8 @@ def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
     items, is_list = content.removeprefix(LISTS), content.startswith(LISTS)
     fits = items == NULL or items in fitting
     if column.separator is None:
-        fits, cure = (
-            fits and not is_list,
-            ", or add a separator to it in dataset.columns, which makes it a list",
-        )
+        fits = fits and not is_list
+        cure = ", or add a separator to it in dataset.columns, which makes it a list"
     else:
         fits, cure = items in (TEXT, NULL) or (fits and is_list), ""
     if fits and pa.types.is_fixed_size_list(kind) and column.size not in (None, kind.list_size):

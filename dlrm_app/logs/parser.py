@@ -39,10 +39,8 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
     line, start, end, reason, detail, first, behind = reject
     value = _text(text, first, behind, _SHOWN_BYTES)
     if reason == lines.UNLIKE:
-        words, excerpt = (
-            unlike_sizes(spec.fields[detail], first, behind),
-            _text(text, start, end, EXCERPT_BYTES),
-        )
+        words = unlike_sizes(spec.fields[detail], first, behind)
+        excerpt = _text(text, start, end, EXCERPT_BYTES)
         return RejectedLine(None, line, words, spec.fields[detail].name, excerpt)
     column = spec.fields[detail] if reason in (lines.FIELD, lines.OPEN_QUOTE) else None
     if column is None:

@@ -71,16 +71,6 @@ def read_derived(
             faults += [fault.within(f"dataset.derived[{index}]", ".") for fault in error.problems]
     by_name = {column.name: column for column in (*columns, *made)}
     faults += [fault.within(f"dataset.derived: {c.name}") for c in made for fault in _part_faults(c, by_name)]
-    used = {name for column in made for name in column.of}
-    faults += [
-        Problem(
-            f"dataset.columns: {column.name}",
-            "is a time of which dataset.derived makes nothing",
-            "give it role: ignore",
-        )
-        for column in columns
-        if column.role == "time" and column.name not in used
-    ]
     return made, faults
 
 

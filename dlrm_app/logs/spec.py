@@ -143,7 +143,7 @@ class Spec:
 
     @cached_property
     def times(self) -> list[LogColumn]:
-        """The times, which are read only for derived columns."""
+        """The times, which are read for derived columns and for splits."""
         return [column for column in self.columns if column.role == "time"]
 
     @property
@@ -167,6 +167,24 @@ class Spec:
         """The format of files without the label column and without other labels; weights are not read."""
         columns = tuple(c for c in self.columns if "label" not in (c.role, c.kind))
         return replace(self, columns=columns, labels=()).without_weight()
+
+    @cached_property
+    def derived_from(self) -> frozenset[str]:
+        """The columns that derived ones are computed from."""
+        return frozenset(name for column in self.derived for name in column.of)
+
+    def without_unused_times(self) -> "Spec":
+        """The format of rows that are scored: files need not have a time that only decided the splits of training."""
+
+        def without(columns: tuple[LogColumn, ...]) -> tuple[LogColumn, ...]:
+            return tuple(
+                replace(column, role="ignore")
+                if column.role == "time" and column.name not in self.derived_from
+                else column
+                for column in columns
+            )
+
+        return replace(self, columns=without(self.columns), order=without(self.order))
 
     def without_weight(self) -> "Spec":
         """The format of rows that are scored, whose weights do not matter: files need not have them."""
@@ -192,6 +210,8 @@ class Spec:
             others = [f"{by_lower[n.casefold()]!r} is not {n!r}" for n in lacking if n.casefold() in by_lower]
             hint = f" ({', '.join(others[:3])}: case and spaces count)" if others else ""
             known_names = f"{', '.join(lacking)}{hint}; it has {listed(names, 12)}"
+            are_quoted = spec.quote is None and any(f'"{name}"' in names for name in lacking)
+            cure = """set dataset.quote='"'""" if are_quoted else cure
             faults.append(Problem(file, f"lacks the columns {known_names}", cure))
         refuse_if(faults)
         return replace(spec, order=tuple(by_name.get(name, LogColumn(name, "ignore")) for name in names))

@@ -43,6 +43,13 @@ def offsets_of(zone: str) -> Offsets:
     return tuple(found)
 
 
+def seconds_of(moment: str, zone: str | None) -> float:
+    """The second since 1970 of a ``moment`` of ISO 8601; without an offset it is of the clock of ``zone``, or of UTC."""
+    found = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+    clock = ZoneInfo(zone) if zone is not None else timezone.utc
+    return (found if found.tzinfo else found.replace(tzinfo=clock)).timestamp()
+
+
 def _first_second(low: datetime, high: datetime, has_changed: Callable[[datetime], bool]) -> int:
     """The first second after ``low`` at which ``has_changed``, which it has at ``high``."""
     before, after = round(low.timestamp()), round(high.timestamp())

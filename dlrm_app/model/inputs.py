@@ -70,9 +70,8 @@ def _axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[
             for branch in ("interaction_branch1", "interaction_branch2"):
                 axes |= _first_layer(f"inter_arch.{branch}.model", _vectors(with_bottom))
             return axes
-        case (
-            "dcn_parallel"
-        ):  # every dense feature has a vector too; the last layer reads the cross layers and the MLP
+        case "dcn_parallel":
+            # every dense feature has a vector too; the last layer reads the cross layers and the MLP
             inputs = _vectors({**dict.fromkeys(dense, width), **widths})
             axes = {"dense_arch.weight": (dense, None)}
             for layer in range(num_layers):

@@ -36,20 +36,24 @@ class StepOutput(NamedTuple):
 class ClickLoss(nn.Module):
     """The mean cross-entropy of a batch; with weights w of its rows and losses l, Σwl / Σw over the rows of all ranks.
 
-    ``num_pieces``: each of so many equal pieces of a batch is a batch of its own (the models of an ensemble); the
-    result is their mean. ``kept_share``: the share of the negatives that sampling has kept in the training rows. Among
-    these the odds of a click are 1 / share times the true ones, so training adds -log(share) to every logit, and
-    logits are of the true odds (He et al. 2014, "Practical lessons from predicting clicks on ads at Facebook",
-    section 6.3, correct predictions afterwards instead).
+    ``num_pieces``: the number of equal pieces that the batch consists of, one for each model of an ensemble. The loss
+    is computed for each piece; the result is the mean.
 
-    With several ``labels`` the loss l of a row is the sum of those of the labels that it has, each times its
-    ``loss_weight``, and of a label that is given another one where its condition holds: the likelihood of what the row
-    knows (``likelihood_terms``). So a label counts the same in every such row, whatever other rows its batch holds.
+    ``kept_share``: the share of the training rows' negatives that sampling has kept. Among the rows that are left, the
+    odds of a click are 1 / share times the true odds. Training therefore adds -log(share) to every logit, so that the
+    logits themselves are those of the true odds. (He et al. 2014, "Practical lessons from predicting clicks on ads at
+    Facebook", section 6.3, train without this and correct the predictions afterwards.)
+
+    With several ``labels``, the loss l of a row is the sum of its labels' losses, each times its ``loss_weight``. A
+    label that a row lacks adds nothing, nor does one whose condition does not hold (``likelihood_terms``). A label
+    counts the same in every row that has it, whatever the other rows of the batch are.
     """
 
-    def __init__(self, num_pieces: int = 1, labels: Sequence[LearntLabel] = ()) -> None:
+    def __init__(
+        self, num_pieces: int = 1, labels: Sequence[LearntLabel] = (), kept_share: float = 1.0
+    ) -> None:
         super().__init__()
-        self.kept_share = 1.0
+        self.kept_share = kept_share
         self._num_pieces = num_pieces
         self.labels, self._given = labels, givens(labels)
 
@@ -82,16 +86,16 @@ class ClickLoss(nn.Module):
     def _sum_of_labels(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The losses [B] of rows with several labels.
 
-        In a sampled log a label that is given the main one keeps its odds given it, so only the main label's
-        logit needs -log(share). Others are as frequent as in the log if rows with the main label, all of
-        which were kept, count ``kept_share`` times.
+        Sampling drops negatives of the main label, so the main label's logit needs -log(share). It does not change the
+        odds of a label that is given the main one. For any other label, rows that are positive in the main label are
+        too frequent, because all of them were kept; they count ``kept_share`` times.
         """
         shifted = torch.cat([logits[:, :1] - math.log(self.kept_share), logits[:, 1:]], dim=1)
         terms, counts = likelihood_terms(shifted, labels, self._given)
         thinned = torch.where(labels[0] > 0, self.kept_share, 1.0)
         total = torch.zeros_like(labels[0])
         for number, (label, truth) in enumerate(zip(self.labels, labels, strict=True)):
-            # where it does not count its value is not read: a row without a click is the same with an order of 0 or none
+            # a label that does not count may hold anything, NaN too: its value must not reach the loss
             truth = torch.where(counts[number] > 0, truth, 0.0)
             losses = F.binary_cross_entropy_with_logits(terms[number], truth, reduction="none")
             weight = label.loss_weight if self._depends_on_main(number) else label.loss_weight * thinned
@@ -103,19 +107,12 @@ class ClickLoss(nn.Module):
         return number == 0 if before is None else self._depends_on_main(before)
 
 
-def learn_from_kept(model: nn.Module, share: float) -> None:
-    """Tells the loss of ``model`` that sampling has kept this ``share`` of the negatives in the training rows."""
-    for module in model.modules():
-        if isinstance(module, ClickLoss):
-            module.kept_share = share
-
-
 class ClickTask(nn.Module):
-    """Wraps a model so that a batch gives (loss [], StepOutput detached), all float32. ``labels``: the model's, of
-    rows with several.
+    """Wraps a model so that a batch gives (loss [], StepOutput detached), all float32.
 
     ``trains_in_bf16``: matrix products of the dense part run in bfloat16 on ``device`` in training steps. Evaluation
-    never uses it: logits of 8 bits would tie, and the scores would differ from the exported model's.
+    never uses it: logits of 8 bits would tie, and the scores would differ from the exported model's. ``labels``: those
+    of the model, if rows have several. ``kept_share``: the share of the negatives that sampling has kept (ClickLoss).
     """
 
     def __init__(
@@ -124,12 +121,14 @@ class ClickTask(nn.Module):
         device: torch.device,
         trains_in_bf16: bool = False,
         labels: Sequence[LearntLabel] = (),
+        kept_share: float = 1.0,
     ) -> None:
         super().__init__()
         self.model = model
         self._device = device
         self._trains_in_bf16 = trains_in_bf16
-        self.loss = ClickLoss(len(model.models) if isinstance(model, Ensemble) else 1, labels)
+        num_models = len(model.models) if isinstance(model, Ensemble) else 1
+        self.loss = ClickLoss(num_models, labels, kept_share)
 
     def forward(self, batch: Batch) -> tuple[torch.Tensor, StepOutput]:
         """The mean loss over the batch's rows, padding included: only evaluation pads, and it drops the loss.

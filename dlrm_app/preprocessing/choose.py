@@ -158,12 +158,11 @@ def _choose_ids(summary: SampleSummary, names: Sequence[str], choice: Choice) ->
     hashed, about = f"hash, {HASHED_ROWS:,} rows", f"about {summary.rows:,} rows"
     if summary.rows <= STUDIED_ROWS or needs_vocabulary:
         unsized = [name for name in summary.sparse if sizes[name] is None]  # crosses have few values
-        too_many, why = (
-            _too_many(summary, [] if needs_vocabulary else unsized),
-            "its values are too many for a vocabulary",
-        )
+        too_many = _too_many(summary, [] if needs_vocabulary else unsized)
+        why = "its values are too many for a vocabulary"
     else:
-        too_many, why = [name for name in names if sizes[name] is None], f"{about}: no pass over all values"
+        too_many = [name for name in names if sizes[name] is None]
+        why = f"{about}: no pass over all values"
     sizes |= dict.fromkeys(too_many, HASHED_ROWS)
     reasons = [(hashed, name, why) for name in too_many]
     kept = [name for name in names if sizes[name] is None]

@@ -15,16 +15,16 @@ from dlrm_app.dataset.label_counts import label_counts
 from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
 from dlrm_app.dataset.splits import LabelCounts, ManifestSource, Shard, Split, WeightSums
 from dlrm_app.encoding.columns import MadeColumns
-from dlrm_app.encoding.contents import (
-    CONTENTS,
-    DAY_CONTENTS,
-    Contents,
-    KnownShare,
-    read_contents,
-    warn_of_copies,
-)
 from dlrm_app.encoding.dense import is_target
 from dlrm_app.encoding.own_clicks import learnt_rows, own_click_share
+from dlrm_app.encoding.row_samples import (
+    DAY_CONTENTS,
+    SAMPLE_FILE,
+    KnownShare,
+    RowSample,
+    read_row_sample,
+    warn_of_copies,
+)
 from dlrm_app.encoding.value_shares import add_up
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import sync_folder, written_whole
@@ -250,7 +250,7 @@ def _write_contents(
     if plan.splits_by != "content" or not plan.contents_identify_rows:
         return None
     paths = [journal.path(unit.extent.name, ".contents") for unit in units]
-    sample = Contents.joined(map(read_contents, paths), DAY_CONTENTS)
-    sample.write(plan.output / CONTENTS)
+    sample = RowSample.joined(map(read_row_sample, paths), DAY_CONTENTS)
+    sample.write(plan.output / SAMPLE_FILE)
     warn_of_copies(sample, "rows")
-    return {"file": CONTENTS, "checksum": checksum(plan.output / CONTENTS)}
+    return {"file": SAMPLE_FILE, "checksum": checksum(plan.output / SAMPLE_FILE)}

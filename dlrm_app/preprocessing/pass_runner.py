@@ -14,11 +14,12 @@ from dlrm_app.logs.sources.units import UnitName
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocessing.passes.plan import CountedUnit, InputPlan
 from dlrm_app.preprocessing.passes.study import StudiedUnit
+from dlrm_app.preprocessing.passes.time_split import TimedUnit
 from dlrm_app.preprocessing.work.executor import Executor, Feed, NumberedItem, Pass, SingleFeed
 from dlrm_app.preprocessing.work.work_folder import begun_passes, pass_journal
 from dlrm_app.progress import work_bar
 
-U = TypeVar("U", CountedUnit, StudiedUnit, EncodedUnit)
+U = TypeVar("U", CountedUnit, TimedUnit, StudiedUnit, EncodedUnit)
 """The record of a pass over units."""
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from dlrm_app.config.datasets import AUTO, InputConfig, PreprocessConfig
+from dlrm_app.config.datasets import AUTO, SPLITS_BY, TIME_KEYS, InputConfig, PreprocessConfig, SplitConfig
 from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.manifest import KeptColumn, Manifest
 from dlrm_app.encoding.column_settings import ColumnSettings, setting_problems
 from dlrm_app.encoding.columns import ColumnRules, base_transform, column_rules, read_base
-from dlrm_app.errors import Problem, refuse_if
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.logs.beginning import source_spec
 from dlrm_app.logs.labels import with_one_label
 from dlrm_app.logs.parquet_columns import parquet_spec, refuse_other_types
@@ -23,8 +23,10 @@ from dlrm_app.logs.sources.parquet_units import footer_of, read_footers
 from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
 from dlrm_app.logs.sources.text_units import beginning_of
 from dlrm_app.logs.spec import VECTOR, Cures, Spec
+from dlrm_app.logs.zones import offsets_of, seconds_of
 from dlrm_app.preprocessing.passes.plan import InputPlan
 from dlrm_app.preprocessing.passes.targets import base_click_problems
+from dlrm_app.preprocessing.passes.time_split import TimeSplit
 from dlrm_app.preprocessing.work.work_folder import begun_config
 from dlrm_app.records import Json
 from dlrm_app.text import listed, without_credentials
@@ -77,7 +79,7 @@ class DatasetPlan:
 def kept_settings(config: PreprocessConfig) -> Json:
     """``config`` as plan.json and the manifest keep it: without the keys of execution, and without credentials.
 
-    The keys of sampling, of several labels and of vectors are left out unless they are given.
+    The keys of sampling, of several labels, of splits by time and of vectors are left out unless they are given.
     """
     settings = {key: value for key, value in asdict(config).items() if key not in _EXECUTION_KEYS}
     if config.sampling.negatives is None:
@@ -87,6 +89,9 @@ def kept_settings(config: PreprocessConfig) -> Json:
     for key in ("negatives_kept", "labels"):
         if settings["dataset"][key] is None:
             del settings["dataset"][key]
+    for key in TIME_KEYS:
+        if settings["split"][key] is None:
+            del settings["split"][key]
     kept: Json = json.loads(without_credentials(json.dumps(settings)))  # as it will be read back
     return kept
 
@@ -107,7 +112,13 @@ def read_request(config: PreprocessConfig) -> Request:
         Problem("sampling.negatives", "needs the labels of the training rows", "leave it out, or give labels")
     ]
     is_sampled = config.sampling.negatives is not None
-    refuse_if(setting_problems(columns, spec, base) + unlabelled * (is_sampled and not has_clicks))
+    refuse_if(
+        [
+            *setting_problems(columns, spec, base),
+            *unlabelled * (is_sampled and not has_clicks),
+            *_split_problems(config.split, spec),
+        ]
+    )
     if base is not None:
         dense = replace(dense, transform=base_transform(base, spec, dense.transform))
     given = _with_versions(config.input, begun_config(Path(config.output)).get("input", {}))
@@ -157,9 +168,43 @@ def _plan_inputs(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFi
         output=Path(config.output),
         kept_columns=tuple(KeptColumn(name, sparse[name].kind or "") for name in config.keep),
         splits_by=config.split.by,
+        time_split=_time_split(config.split) if config.split.is_by_time else None,
         sampled=config.sampling.negatives or 1.0,
         kept_before=config.dataset.kept_shares(),
     )
+
+
+def _split_problems(split: SplitConfig, spec: Spec) -> list[Problem]:
+    """Problems of a split by time: of its column, its zone and the order of its moments."""
+    if not split.is_by_time:
+        return []
+    column = next((column for column in spec.columns if column.name == split.by), None)
+    if column is None or column.role != "time":
+        what = f"{split.by}, which is no column" if column is None else f"a column of role {column.role}"
+        cure = (
+            f"give it role: time with its kind in the dataset's columns, or choose {' or '.join(SPLITS_BY)}"
+        )
+        return [Problem(f"split.by={split.by}", f"names {what}", cure)]
+    try:
+        moments = _moments(split)
+    except ConfigError as error:
+        return [problem.within("split", ".") for problem in error.problems]
+    if len(moments) == 2 and moments["val"] >= moments["test"]:
+        rule = f"is not before split.test_from={split.test_from}, where val ends"
+        return [Problem(f"split.val_from={split.val_from}", rule, "give an earlier moment")]
+    return []
+
+
+def _moments(split: SplitConfig) -> dict[str, float]:
+    """Split → the second since 1970 from which rows belong to it, where ``split`` gives it."""
+    if split.zone is not None:
+        offsets_of(split.zone)  # refuses unknown zones, needed or not
+    given = {"val": split.val_from, "test": split.test_from}
+    return {name: seconds_of(text, split.zone) for name, text in given.items() if text is not None}
+
+
+def _time_split(split: SplitConfig) -> TimeSplit:
+    return TimeSplit(split.by, _moments(split), split.missing)
 
 
 def with_file_specs(request: Request) -> Request:
@@ -168,12 +213,12 @@ def with_file_specs(request: Request) -> Request:
     read_footers(plan.sources)
     refuse_if(_empty_split_problems(plan))
 
-    def look_at(source: InputFile) -> Spec:
+    def file_spec(source: InputFile) -> Spec:
         cures = Cures(f"input.unlabelled=[{source.split}]")
-        look = parquet_spec if source.format == "parquet" else source_spec
-        return look(source, plan.spec, plan.has_label(source.split), cures)
+        find_spec = parquet_spec if source.format == "parquet" else source_spec
+        return find_spec(source, plan.spec, plan.has_label(source.split), cures)
 
-    specs = each_source(look_at, plan.sources)
+    specs = each_source(file_spec, plan.sources)
     drop_beginnings(plan.sources)
     refuse_other_types(plan.sources, specs)
     names = {column.name for column in plan.spec.columns}

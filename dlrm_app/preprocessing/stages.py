@@ -9,8 +9,8 @@ from pathlib import Path
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.dataset.splits import Shard
 from dlrm_app.encoding.columns import MadeColumns
-from dlrm_app.encoding.contents import contents_identify_rows
 from dlrm_app.encoding.own_clicks import learnt_rows
+from dlrm_app.encoding.row_samples import contents_identify_rows
 from dlrm_app.encoding.value_shares import deviation_text, deviations
 from dlrm_app.journal import Journal
 from dlrm_app.logs.arrow_rows import open_cursor
@@ -22,6 +22,17 @@ from dlrm_app.preprocessing.passes.distinct import count_distinct
 from dlrm_app.preprocessing.passes.encode_pass import EncodedUnit, EncodeUnits
 from dlrm_app.preprocessing.passes.plan import CountedUnit, CountLines, cut_lines
 from dlrm_app.preprocessing.passes.shuffle import Gather
+from dlrm_app.preprocessing.passes.time_order import VAL_TIMES, warn_of_order
+from dlrm_app.preprocessing.passes.time_split import (
+    TIMES,
+    CountTimes,
+    RowsByTime,
+    TimeCuts,
+    TimedUnit,
+    cut_times,
+    moment_text,
+    only_times,
+)
 from dlrm_app.preprocessing.rejects import RejectLimit
 from dlrm_app.preprocessing.request import DatasetPlan
 from dlrm_app.preprocessing.work.executor import Executor
@@ -49,8 +60,13 @@ class Stages:
         cuts = cut_lines(lines, inputs.fractions) if inputs.fractions and by_end else None
         firsts = dict(zip(lines, accumulate(lines.values(), initial=0), strict=False))
         first_lines = firsts if cuts is not None or inputs.sampled < 1 else {}
-        are_identified = self._contents_identify_rows()
-        inputs = replace(inputs, cuts=cuts, first_lines=first_lines, contents_identify_rows=are_identified)
+        inputs = replace(
+            inputs,
+            cuts=cuts,
+            time_cuts=self.cut_by_time(),
+            first_lines=first_lines,
+            contents_identify_rows=self._contents_identify_rows(),
+        )
         manifest = replace(self, plan=replace(self.plan, inputs=inputs))._make()
         self._warn_of_unusual_values(manifest)
         return manifest
@@ -62,6 +78,14 @@ class Stages:
             if base is not None and (found := deviations(base.usual_values, split.values)):
                 logger.warning(deviation_text(found, f"the rows of {name}"))
 
+    def _warn_of_order(self, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]) -> None:
+        """Warns if lines decide the splits of rows that are not in order of time."""
+        inputs = self.plan.inputs
+        if inputs.cuts is not None and inputs.spec.times and "val" in inputs.splits:
+            newest = [unit.splits["train"].newest for unit in units if "train" in unit.splits]
+            val = [journal.path(unit.extent.name, VAL_TIMES) for unit in units if "val" in unit.splits]
+            warn_of_order(inputs.spec, newest, val)
+
     def _make(self) -> Manifest:
         plan, columns = self.plan, ColumnMaker(self.plan, self.passes).make()
         journal, units = self.encode(columns)
@@ -71,6 +95,7 @@ class Stages:
             counted = count_distinct(files, columns.sparse[:num_raw])
             columns = replace(columns, sparse=counted + columns.sparse[num_raw:])
         shards = self.collect_shards(journal, units)
+        self._warn_of_order(journal, units)
         return complete(plan.inputs, journal, units, shards, columns, plan.settings())
 
     def _contents_identify_rows(self) -> bool:
@@ -96,6 +121,22 @@ class Stages:
         lines = {(u.extent.source, u.extent.unit): u.lines for u in self.passes.over_units(work, texts)}
         lines |= dict(unit for bundle in inputs.bundles(sources) for unit in inputs.counted(bundle))
         return dict(sorted(lines.items()))
+
+    def cut_by_time(self) -> TimeCuts | None:
+        """The moments that cut the training input, from the times of all its rows; None if times do not decide."""
+        inputs = self.plan.inputs
+        if (rule := inputs.time_split) is None:
+            return None
+        narrowed = tuple(only_times(spec, rule.column) for spec in inputs.file_specs)
+        plan = replace(inputs, spec=only_times(inputs.spec, rule.column), file_specs=narrowed)
+        journal = self.passes.journal("times", TimedUnit)
+        passes = PassRunner(plan, self.passes.executor)
+        units = passes.over_units(CountTimes(narrowed, journal), plan.sources_of({"train"}))
+        rows = RowsByTime([journal.path(unit.extent.name, TIMES) for unit in units])
+        cuts = cut_times(rule, inputs.fractions, rows, units)
+        starts = ", ".join(f"{name} from {moment_text(start)}" for name, start in cuts.starts.items())
+        logger.info(f"split by {rule.column} (UTC): {starts}")
+        return cuts
 
     def encode(self, columns: MadeColumns) -> tuple[Journal[EncodedUnit], list[EncodedUnit]]:
         """Encodes all units. Raises DataError if too many lines are malformed or the input changes."""

@@ -41,6 +41,16 @@ def check_runs(config: ReportConfig) -> None:
         for folder in config.runs
         if not run_folders(Path(folder))
     ]
+    if config.importance is not None:
+        several = len(config.runs) > 1 or any(len(run_folders(Path(folder))) > 1 for folder in config.runs)
+        rule = "is for the page of one run" if several else "does not exist"
+        if several or not Path(config.importance).is_file():
+            cure = (
+                "name one run"
+                if several
+                else "give a file that dlrm-evaluate importance.repeats=3 has written"
+            )
+            problems.append(Problem("importance", rule, cure, config.importance))
     if config.output is not None:
         problems += output_problems("output", Path(config.output))
     refuse_if(problems)
@@ -84,7 +94,8 @@ def report_runs(config: ReportConfig) -> Page:
     runs = read_runs(config.runs)
     folders = tuple(record.path for record in runs.values())
     if len(folders) == 1:
-        return Page(write_report(folders[0], Path(config.output) if config.output else None), folders)
+        output, importance = (Path(each) if each else None for each in (config.output, config.importance))
+        return Page(write_report(folders[0], output, importance), folders)
     return write_comparison(runs, config.split, config.output)
 
 

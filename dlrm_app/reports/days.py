@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from statistics import fmean, stdev
 
+from dlrm_app.encoding.row_samples import Z_95
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.locks import held_lock
@@ -26,8 +27,6 @@ MODELS = {
 STYLES = ("third", "second", "first", "fourth", "fifth", "sixth")
 """Colours of the lines of a chart."""
 STEPS = ("encode", "replay", "judge", "train", "retrain", "export")
-Z_95 = 1.96
-"""Standard errors on each side of a mean over days: a 95% interval."""
 MAX_TICKS = 5
 Values = Sequence[float | None]
 """A value for each day."""

@@ -9,6 +9,7 @@ from statistics import fmean
 from dlrm_app.files import write_text
 from dlrm_app.records import Json
 from dlrm_app.reports.chart import Axis, Chart, Point, charts_html, line_chart, linear_axis, without_peaks
+from dlrm_app.reports.importance import importance_section
 from dlrm_app.reports.page import Tile, details, page, tiles
 from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.runs.checkpoint.evaluation import LEARNT, Evaluation
@@ -18,18 +19,20 @@ from dlrm_app.table import Cell, Column, Columns, Rows, html_table, share
 from dlrm_app.text import count, duration, fixed, percent, short
 
 
-def write_report(run_folder: Path, path: Path | None = None) -> Path:
+def write_report(run_folder: Path, path: Path | None = None, importance: Path | None = None) -> Path:
     """Writes ``path`` (None: ``run_folder``/report.html) from the run's other files, and returns it.
 
-    Raises DataError if the folder holds no run or a damaged run.
+    ``importance``: a file of dlrm-evaluate that says which columns matter. Raises DataError if the folder holds no run
+    or a damaged run, and ConfigError if the file is not about this run.
     """
     path = path or run_folder / "report.html"
+    columns = importance_section(importance, run_folder) if importance else ""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, render(read_run(run_folder)))
+    write_text(path, render(read_run(run_folder), columns))
     return path
 
 
-def render(record: RunRecord) -> str:
+def render(record: RunRecord, importance: str = "") -> str:
     made_by = {"Dataset": record.dataset, "Configuration": record.config, "Environment": record.environment}
     charts = learning_charts(record)
     sections = [
@@ -38,6 +41,7 @@ def render(record: RunRecord) -> str:
         f"<h2>Learning</h2>{charts_html(charts, 'learning')}" if charts else "<p>No steps were logged.</p>",
         _predictions(record),
         evaluations(record),
+        importance,
         _step(record),
         "<h2>How it was made</h2>",
         *(details(name, values) for name, values in made_by.items() if values),
@@ -118,7 +122,6 @@ def evaluations(record: RunRecord) -> str:
         **{key: (metric.title, metric.decimals) for key, metric in SHOWN_METRICS.items()},
         "num_samples": ("rows", 0),
         "positives": ("positives", 0),
-        "seconds": ("seconds", 2),
     }
     for key in [key for event in record.evals for key in event.metrics]:
         columns.setdefault(key, (key.replace("_", " "), 5))
@@ -128,10 +131,14 @@ def evaluations(record: RunRecord) -> str:
         for of, each in [("", event), *((f": {name}", event.of_label(name)) for name in event.labels)]
     ]
     rows: Rows = [
-        [title, *(metric_cell(each, key, decimals) for key, (_, decimals) in columns.items())]
+        [
+            title,
+            *(metric_cell(each, key, decimals) for key, (_, decimals) in columns.items()),
+            fixed(each.seconds, 2),
+        ]
         for title, each in shown
     ]
-    headings = ["split", *(name for name, _ in columns.values())]
+    headings = ["split", *(name for name, _ in columns.values()), "seconds"]
     return f"<h2>Evaluations</h2>{html_table(headings, rows)}"
 
 

@@ -13,6 +13,7 @@ from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.evaluation.evaluate import (
     Measured,
     Scored,
+    TimedMetrics,
     batch_rows,
     evaluate,
     metrics_of_labels,
@@ -20,14 +21,14 @@ from dlrm_app.evaluation.evaluate import (
     score_rows,
 )
 from dlrm_app.evaluation.evidence import gather
-from dlrm_app.evaluation.judgement import HIGH_AUC, judge, needs_evidence
+from dlrm_app.evaluation.judgement import HIGH_AUC, judge, judged_where_given, needs_evidence
 from dlrm_app.evaluation.label_rows import MAIN, LabelRows, rows_of_labels
 from dlrm_app.evaluation.measurements import Measurements, TrainedSoFar
 from dlrm_app.evaluation.metrics import entropy
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
 from dlrm_app.model.labels import conditional_logits
-from dlrm_app.runs.checkpoint.evaluation import TOO_GOOD, Evaluation, Judgement
+from dlrm_app.runs.checkpoint.evaluation import Evaluation, Judgement
 from dlrm_app.runs.shown_metrics import EMA_METRICS
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import log_evaluation
@@ -43,31 +44,32 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     main, *others = metrics.values()
     where_given = metrics_where_given(run.manifest, split)
     ema, progress = run.state.ema, run.progress
-    scores = measure(run, split, metrics | where_given, f"evaluate {split}")
+    scores, seconds = measure(run, split, metrics | where_given, f"evaluate {split}")
     names = [label.name for label in run.manifest.other_labels]
     labels = {name: each.compute() for name, each in zip(names, others, strict=True)}
     curves = measure_curves(main.rows())
     if ema:
         with ema.in_place():
-            averaged = measure(run, split, {MAIN: main}, f"evaluate {split}, averaged")
+            averaged, _ = measure(run, split, {MAIN: main}, f"evaluate {split}, averaged")
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
     (first, _), *rest = [*metrics.items(), *where_given.items()]
     judgement = judge_scores(run, first, scores, main.ne_error)
     of_others = {rows: judge_scores(run, rows, each.compute(), each.ne_error) for rows, each in rest}
     judgements = {
-        rows.name_in(run.manifest.labels): each
+        rows.name_in(run.manifest.labels): judged
         for rows, each in of_others.items()
-        # clicks may well say nothing of the order that follows: then only the product is judged
-        if not rows.is_conditional or each.verdict == TOO_GOOD
+        if (judged := judged_where_given(each) if rows.is_conditional else each) is not None
     }
-    evaluation = Evaluation(split, progress.last_epoch, progress.step, scores, judgement, labels, judgements)
+    evaluation = Evaluation(
+        split, progress.last_epoch, progress.step, scores, judgement, labels, judgements, seconds
+    )
     progress.evals.append(evaluation)
     run.folder.tell(evaluation)
     run.folder.write_curves(evaluation, curves or {})
     log_evaluation(evaluation)
 
 
-def measure(run: TrainingRun, split: str, metrics: Measured, title: str) -> dict[str, float]:
+def measure(run: TrainingRun, split: str, metrics: Measured, title: str) -> TimedMetrics:
     """Computes ``metrics`` over every row of ``split``. Every rank must call it, with no pipeline attached."""
     with split_batches(run, split) as batches:
         return evaluate(run.forward_passes, batches, metrics, run.runtime, title)

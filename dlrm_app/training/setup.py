@@ -84,10 +84,13 @@ def model_of(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -
     return ModelSpec(config.model, tables, num_dense, config.trainer.seed, numbers, manifest.labels, vectors)
 
 
-def build_trainable(config: TrainConfig, spec: ModelSpec, runtime: Runtime, draws: bool = True) -> Trainable:
+def build_trainable(
+    config: TrainConfig, spec: ModelSpec, runtime: Runtime, *, draws: bool = True, kept_share: float = 1.0
+) -> Trainable:
     """Builds the model on the meta device, plans and shards it, and sets every weight from ``spec.seed``.
 
-    ``draws``: False leaves the tables uninitialised, for a checkpoint to be loaded into.
+    ``draws``: False leaves the tables uninitialised, for a checkpoint to be loaded into. ``kept_share``: the share of
+    the training rows' negatives that sampling has kept.
     """
     trainer, device, tables = config.trainer, runtime.device, spec.tables
     set_tf32(trainer.tf32, device)
@@ -98,7 +101,7 @@ def build_trainable(config: TrainConfig, spec: ModelSpec, runtime: Runtime, draw
             runtime.rank,
         )
     model = install(build_model(spec, device), device, trainer.kernels)
-    task = ClickTask(model, device, trainer.precision == "bf16", spec.labels)
+    task = ClickTask(model, device, trainer.precision == "bf16", spec.labels, kept_share)
     batch_size = trainer.global_batch_size * config.model.ensemble_size
     sparse, topology = config.optimizer.sparse, config.topology
     plan = plan_model(task, tables, sparse, config.sharding, topology, batch_size, runtime)

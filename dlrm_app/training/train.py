@@ -5,20 +5,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from dlrm_app.config.optimizer import OptimizerConfig
-from dlrm_app.config.train import TrainConfig, WarmStartConfig
+from dlrm_app.config.train import DistillationConfig, TrainConfig, WarmStartConfig
 from dlrm_app.dataset.label_counts import one_class_labels
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import stop_on_signals
 from dlrm_app.errors import DlrmError
-from dlrm_app.loader.soft_labels import open_soft_labels
-from dlrm_app.model.loss import learn_from_kept
+from dlrm_app.loader.soft_labels import SoftLabels, open_soft_labels
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
@@ -104,45 +104,71 @@ def prepare(
         tables = in_order(tables, previous.order)
     log_start(manifest, tables, config.trainer, config.model, runtime)
     log_dense_kernel(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
-    torch.manual_seed(config.trainer.seed)
-    set_deterministic(config.trainer.deterministic)
-    draws = checkpoint is None  # a checkpoint has every weight
-    spec = model_of(config, manifest, tables)
-    trainable = runtime.together(build_trainable, config, spec, runtime, draws)
-    learn_from_kept(trainable.model, manifest.kept_share("train"))
-    if draws:
-        runtime.together(set_initial_weights, trainable, manifest)
-    soft_labels, (scores, share) = None, (config.distillation.scores, config.distillation.share)
-    if scores is not None:
-        soft_labels = open_soft_labels(Path(scores), share, manifest, runtime)
-    log_plan(trainable.plan)
+    trainable = build_model_to_train(config, manifest, tables, runtime, draws=checkpoint is None)
+    soft_labels = teacher_scores(config.distillation, manifest, runtime)
     state = new_state(trainable, config.optimizer, runtime)
     if previous is not None:
         resumes = checkpoint is not None
         load_start(state, starting_point(previous, resumes, config.warm_start, manifest, state))
-    if checkpoint is None and scores is None:
+    if checkpoint is None and soft_labels is None:
         state.progress.untaught = untaught_labels(manifest, previous)
     warn_of_untaught(state.progress.untaught)
-    num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
-    schedule, progress = config.schedule, state.progress
-    rates = LearningRates(trainable.optimizer, tables, config.optimizer, schedule, num_steps, progress)
-    instruments = Instruments(
-        Throughput(),
-        StepParts(trainable.model, runtime),
-        Trace(config.profiler, folder.path, runtime),
-    )
     return TrainingRun(
-        config,
-        runtime,
-        manifest,
-        trainable,
-        rates,
-        soft_labels,
-        folder,
-        checkpoint,
-        before,
-        state,
-        instruments,
+        config=config,
+        runtime=runtime,
+        manifest=manifest,
+        trainable=trainable,
+        learning_rates=new_learning_rates(config, manifest, state),
+        soft_labels=soft_labels,
+        folder=folder,
+        checkpoint=checkpoint,
+        before=before,
+        state=state,
+        instruments=Instruments(
+            Throughput(),
+            StepParts(trainable.model, runtime),
+            Trace(config.profiler, folder.path, runtime),
+        ),
+    )
+
+
+def build_model_to_train(
+    config: TrainConfig, manifest: Manifest, tables: list[Table], runtime: Runtime, *, draws: bool
+) -> Trainable:
+    """The sharded model with its optimizer. ``draws``: False if a checkpoint, which has every weight, is to be loaded.
+
+    Raises DlrmError on every rank.
+    """
+    torch.manual_seed(config.trainer.seed)
+    set_deterministic(config.trainer.deterministic)
+    spec, kept_share = model_of(config, manifest, tables), manifest.kept_share("train")
+    build = partial(build_trainable, config, spec, runtime, draws=draws, kept_share=kept_share)
+    trainable = runtime.together(build)
+    if draws:
+        runtime.together(set_initial_weights, trainable, manifest)
+    log_plan(trainable.plan)
+    return trainable
+
+
+def teacher_scores(
+    distillation: DistillationConfig, manifest: Manifest, runtime: Runtime
+) -> SoftLabels | None:
+    """The scores to learn from; None without distillation.scores. Raises DlrmError on every rank."""
+    if distillation.scores is None:
+        return None
+    return open_soft_labels(Path(distillation.scores), distillation.share, manifest, runtime)
+
+
+def new_learning_rates(config: TrainConfig, manifest: Manifest, state: RunState) -> LearningRates:
+    """The learning rates of all steps, from the step that ``state`` has reached."""
+    trainable, num_steps = state.trainable, config.trainer.num_steps(manifest.splits["train"].rows)
+    return LearningRates(
+        trainable.optimizer,
+        trainable.tables,
+        config.optimizer,
+        config.schedule,
+        num_steps,
+        state.progress,
     )
 
 

@@ -12,7 +12,7 @@ from dlrm_app.config.optimizer import OptimizerConfig
 from dlrm_app.config.train import ModelConfig, TrainConfig, read_saved_config
 from dlrm_app.dataset.columns import refuse_other_columns
 from dlrm_app.dataset.label import LabelRule
-from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.manifest import LearntLabel, Manifest
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.loader.batch_order import enough_lanes
 from dlrm_app.runs.checkpoint.marker import Checkpoint, read_marker
@@ -147,9 +147,7 @@ def check_warm_start(
     allow = config.warm_start.allow
     _check_columns(previous, manifest, tables, allow)  # first: other ids also mean other table sizes
     problems = [
-        *_changed_columns("features", *_read_features(previous, manifest, tables), previous.folder, allow),
-        *_changed_columns("dense", previous.dense_names, _dense_names(manifest), previous.folder, allow),
-        *_label_problems(previous, manifest, allow),
+        *column_problems(previous, _read(tables, manifest), _dense_names(manifest), manifest.labels, allow),
         *_model_problems(config, then, previous.folder),
         *_table_problems(previous, tables),
     ]
@@ -160,16 +158,32 @@ def check_warm_start(
     return previous
 
 
+def column_problems(
+    previous: TrainedModel,
+    features: Sequence[str],
+    dense: Sequence[str],
+    labels: Sequence[LearntLabel],
+    allow: Sequence[str],
+) -> list[Problem]:
+    """Problems: columns and labels that only one of ``previous`` and a run on these reads, unless ``allow`` has them.
+
+    ``features``: the sparse ones, then the columns of vectors in each row.
+    """
+    then = [*previous.features, *previous.spec.vectors]
+    return [
+        *_changed_columns("features", then, features, previous.folder, allow),
+        *_changed_columns("dense", previous.dense_names, dense, previous.folder, allow),
+        *_label_problems(previous, labels, allow),
+    ]
+
+
 def _features(tables: Sequence[Table]) -> list[str]:
     return [name for table in tables for name in table.features]
 
 
-def _read_features(
-    previous: TrainedModel, manifest: Manifest, tables: Sequence[Table]
-) -> tuple[list[str], list[str]]:
-    """The features of tables and the vectors that ``previous`` reads, and those that the run reads."""
-    vectors = [column.name for column in manifest.vectors]
-    return [*previous.features, *previous.spec.vectors], [*_features(tables), *vectors]
+def _read(tables: Sequence[Table], manifest: Manifest) -> list[str]:
+    """The features that ``tables`` read, and the columns of vectors in each row."""
+    return _features(tables) + [column.name for column in manifest.vectors]
 
 
 def _dense_names(manifest: Manifest) -> list[str]:
@@ -215,17 +229,17 @@ def _changed_columns(
     ]
 
 
-def _label_problems(previous: TrainedModel, manifest: Manifest, allow: Sequence[str]) -> list[Problem]:
+def _label_problems(
+    previous: TrainedModel, labels: Sequence[LearntLabel], allow: Sequence[str]
+) -> list[Problem]:
     """Problems: other labels that only one of the two runs learns, or in another order, unless ``allow`` has them.
 
     Top MLPs are matched by the places of their labels.
     """
-    then, now = (
-        [(each.name, each.given) for each in labels[1:]] for labels in (previous.spec.labels, manifest.labels)
-    )
+    then, now = ([(each.name, each.given) for each in its[1:]] for its in (previous.spec.labels, labels))
     if then == now or "label" in allow:
         return []
-    texts = ["[" + ", ".join(name for name, _ in labels) + "]" for labels in (now, then)]
+    texts = ["[" + ", ".join(name for name, _ in its) + "]" for its in (now, then)]
     return [
         Problem(
             "dataset.labels",

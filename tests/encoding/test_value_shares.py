@@ -10,6 +10,7 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.splits import ValueCounts
 from dlrm_app.encoding.value_shares import (
     LENGTH,
+    LIMIT,
     MISSING,
     UNSEEN,
     ValueCounter,
@@ -117,6 +118,15 @@ def test_good_splits_raise_no_alarm(dataset: Manifest) -> None:
     assert usual == dataset.splits["val"].values
     for seed, rows in enumerate([*[50] * 10, *[300] * 20, *[1500] * 20]):
         assert deviations(usual, counts_of(dataset, draw(rows, 100 + seed))) == []
+
+
+@pytest.mark.parametrize("rows", [150, 1500, 20_000])
+def test_a_change_of_the_limit_is_not_told_by_chance(rows: int) -> None:
+    """Shares of 5% in val and 15% in the rows, each drawn 500 times."""
+    val, new = np.random.default_rng(rows).binomial(rows, [[0.05], [0.05 + LIMIT]], (2, 500)).tolist()
+    for before, now in zip(val, new, strict=True):
+        usual, found = ({"a": ValueCounts(rows, each, each, rows)} for each in (before, now))
+        assert deviations(usual, found) == []
 
 
 def shouted(frame: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.evaluation.ranking import MISSING_KEY, grouped_auc
+from dlrm_app.evaluation.grouped_auc import MISSING_KEY, grouped_auc
 from tests.inference.conftest import predicted
 from tests.make_log import make_log
 from tests.preprocessing.running import run, table_of

@@ -8,6 +8,8 @@ import torch
 import dlrm_app as dlrm
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DataError, DlrmError
+from dlrm_app.evaluation.label_rows import MAIN
+from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.inference.exported_model import ExportedModel
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.serve.request import RequestError
@@ -70,4 +72,4 @@ def test_a_verification_with_nan_fails(shop: Path) -> None:
     features = dlrm.load(shop / "export").scorer.features
     batches = EvalBatches(read_manifest(shop / "dataset"), "test", features, batch_size=1 << 10)
     with refused(DlrmError, "verify it", "gives no number (nan) for 1 of the..."):
-        score_split(score, batches, "test", "verify it")
+        score_split(score, batches, {MAIN: ClickMetrics("test")}, "verify it")

@@ -11,7 +11,7 @@ import pytest
 from dlrm_app.errors import ConfigError, DataError
 from tests.loader.dataset_fixture import write_dataset
 from tests.refusals import is_like, refused
-from tests.small_run import final_bytes, losses, train_here
+from tests.small_run import evaluate_here, final_bytes, losses, train_here
 
 IN_ORDER = "data.shuffle=false"
 ALLOW = "warm_start.allow=[features,dense]"
@@ -79,6 +79,22 @@ def test_new_parts_must_be_allowed_and_change_nothing_at_first(
     assert ["3", "tables", "whole"] in table
     assert ["t_c1", "new", "1,000"] in table
     assert ["i1", "new", "1"] in table
+
+
+def test_a_model_reads_its_own_columns_of_rows_that_have_more(
+    former: Path, narrow: Path, wide: Path, tmp_path: Path
+) -> None:
+    turned = view(wide, tmp_path / "turned", dense=["i2", "i1", "i0"], sparse=["m0", "c2", "c0"])
+    found = [
+        evaluate_here(f"checkpoint={former}", f"data.path={path}", "split=val").models[0]
+        for path in (narrow, wide, turned)
+    ]
+    assert (
+        len({tuple(value for key, value in each.metrics.items() if key != "seconds") for each in found}) == 1
+    )
+    with refused(DataError, "dense", "columns are i0, the model's i0, i2"):
+        less = view(wide, tmp_path / "less", dense=["i0"], sparse=["c0", "c2", "m0"])
+        evaluate_here(f"checkpoint={former}", f"data.path={less}", "split=val")
 
 
 def test_a_run_without_some_columns_needs_allow_and_resumes(

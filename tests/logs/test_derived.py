@@ -370,7 +370,6 @@ def made(kind: str, *of: str, name: str = "x") -> dict[str, Any]:
             "dataset.derived[0]",
             "must be a mapping...",
         ),
-        ([], "dataset.columns: shown", "is a time of which dataset.derived makes nothing"),
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(derived: Any, key: str, rule: str) -> None:

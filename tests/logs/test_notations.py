@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dlrm_app.inference.predict.model import to_table
+from dlrm_app.inference.predict.python_rows import to_table
 from dlrm_app.inference.serve.request import JsonRows, RequestError
 from dlrm_app.logs.arrow_rows import ArrowCursor
 from dlrm_app.logs.parquet_columns import type_faults

@@ -14,7 +14,7 @@ from dlrm_app.loader.batch import Batch
 from dlrm_app.loader.supervision import Supervision
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.labels import givens, joint_logits
-from dlrm_app.model.loss import ClickLoss, learn_from_kept
+from dlrm_app.model.loss import ClickLoss
 from dlrm_app.training.setup import Trainable, build_trainable
 from tests.integration.sharded_losses import dense_weights, whole_tables, wishes
 from tests.model.test_weighted_loss import draw_weights
@@ -90,8 +90,7 @@ def test_loss_and_gradient_match_the_written_out_formula(share: float, is_weight
     logits = torch.randn(ROWS, 4, generator=generator, requires_grad=True)
     labels, others = (torch.rand(ROWS, generator=generator) < 0.3).float(), draw_others(1)
     weights = draw_weights(2) if is_weighted else torch.ones(ROWS)
-    loss = ClickLoss(labels=LABELS)
-    learn_from_kept(loss, share)
+    loss = ClickLoss(labels=LABELS, kept_share=share)
     taught = Supervision(torch.cat([labels.unsqueeze(0), others]), weights, is_weighted)
     found = loss(logits, taught)
     expected = by_hand(logits, labels, others, weights, share)
@@ -153,8 +152,7 @@ def test_a_sampled_log_teaches_the_true_probabilities() -> None:
     ]
     likes = click * like[1] + (1 - click) * like[0]
     truth = torch.tensor([click, order, likes], dtype=torch.float64).logit().requires_grad_()
-    loss = ClickLoss(labels=labels)
-    learn_from_kept(loss, SHARE)
+    loss = ClickLoss(labels=labels, kept_share=SHARE)
     values = torch.tensor(rows, dtype=torch.float64)
     losses = torch.stack(
         [
@@ -181,9 +179,7 @@ CASES = [
 def make(case: tuple[str, ...], runtime: Runtime) -> Trainable:
     config = compose_train(*case)
     spec = ModelSpec(config.model, TABLES, NUM_DENSE, config.trainer.seed, labels=LABELS)
-    trainable = build_trainable(config, spec, runtime)
-    learn_from_kept(trainable.model, SHARE)
-    return trainable
+    return build_trainable(config, spec, runtime, kept_share=SHARE)
 
 
 def labelled_batch(step: int, rank: int, world_size: int) -> Batch:

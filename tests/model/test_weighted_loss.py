@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.loader.batch import Batch
 from dlrm_app.loader.supervision import Supervision
-from dlrm_app.model.loss import ClickLoss, learn_from_kept
+from dlrm_app.model.loss import ClickLoss
 from tests.integration.sharded_losses import dense_weights, whole_tables, wishes
 from tests.plain_model import PlainModel
 from tests.plain_training import compose_train, plain_copy, plain_optimizers, weights_of
@@ -43,8 +43,7 @@ def test_loss_and_gradient_match_the_written_out_formula(num_pieces: int, share:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(ROWS, 1, generator=generator, requires_grad=True)
     labels, weights = (torch.rand(ROWS, generator=generator) < 0.3).float(), draw_weights(1)
-    loss = ClickLoss(num_pieces)
-    learn_from_kept(loss, share)
+    loss = ClickLoss(num_pieces, kept_share=share)
     found = loss(logits, Supervision(labels.unsqueeze(0), weights))
     (gradient,) = torch.autograd.grad(found, logits)
     pieces = [each.chunk(num_pieces) for each in (logits.flatten(), labels, weights)]
@@ -71,8 +70,7 @@ def test_odds_in_a_sampled_log_are_the_true_ones_over_the_share() -> None:
     """By Bayes' rule: clicks stay, negatives stay with probability share."""
     clicks = torch.tensor([0.01, 0.2, 0.9], dtype=torch.float64)
     among_kept = clicks / (clicks + SHARE * (1 - clicks))
-    loss, logits = ClickLoss(), torch.logit(clicks).unsqueeze(1).requires_grad_()
-    learn_from_kept(loss, SHARE)
+    loss, logits = ClickLoss(kept_share=SHARE), torch.logit(clicks).unsqueeze(1).requires_grad_()
     loss(logits, Supervision.unweighted(among_kept.unsqueeze(0))).backward()
     assert logits.grad is not None
     assert logits.grad.abs().max() < 1e-15  # the true odds are where the loss of the sampled rows is least
@@ -100,8 +98,7 @@ def run_cases(runtime: Runtime) -> list[tuple[list[float], dict[str, torch.Tenso
     found = []
     for case in CASES:
         config = compose_train(*case)
-        trainable = trainable_of(config, TABLES, NUM_DENSE, runtime)
-        learn_from_kept(trainable.model, SHARE)
+        trainable = trainable_of(config, TABLES, NUM_DENSE, runtime, kept_share=SHARE)
         stream = iter([weighted_batch(step, runtime.rank, runtime.world_size) for step in range(STEPS)])
         losses = [float(trainable.pipeline.progress(stream)[0]) for _ in range(STEPS)]
         found.append((losses, whole_tables(trainable) | dense_weights(trainable)))

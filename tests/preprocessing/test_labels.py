@@ -376,6 +376,6 @@ def test_polars_and_arrow_decode_the_same_labels(log: Path, monkeypatch: pytest.
     rows = rows.set_column(1, "like", flags).set_column(2, "order", doubles)
     pq.write_table(rows, log / "log.parquet")
     made(log, "polars", "log.parquet", "threads=1")
-    monkeypatch.setattr(parquet_units, "are_plain", lambda source, names: False)
+    monkeypatch.setattr(parquet_units, "polars_is_preferred", lambda source, names: False)
     made(log, "arrow", "log.parquet", "threads=1")
     assert content(log / "polars") == content(log / "arrow")

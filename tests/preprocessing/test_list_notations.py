@@ -16,7 +16,7 @@ import pytest
 
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.inference.predict.model import to_table
+from dlrm_app.inference.predict.python_rows import to_table
 from dlrm_app.inference.serve.request import JsonRows
 from dlrm_app.logs.arrow_rows import ArrowCursor
 from dlrm_app.logs.raw_columns import RawColumns

@@ -181,7 +181,7 @@ def test_vocabularies_of_many_files_equal_one_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Writer, is_plain: bool
 ) -> None:
     """Texts of keys come from each file's own bytes, short and long; Parquet by polars and by Arrow."""
-    monkeypatch.setattr(parquet_units, "have_plain_types", lambda source, names: is_plain)
+    monkeypatch.setattr(parquet_units, "polars_can_decode", lambda source, names: is_plain)
     rows = [(n % 2, n, f"a name of many letters {n % 77}" if n % 3 else f"u{n % 50}") for n in range(2_000)]
     describe(tmp_path, COLUMNS[:-1])
     for number in range(0, 2_000, 50):

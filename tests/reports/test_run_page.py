@@ -4,11 +4,23 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from dlrm_app.errors import ConfigError
+from dlrm_app.evaluation.result import (
+    ColumnImportance,
+    EvaluationResult,
+    Importance,
+    Interval,
+    ModelResult,
+    PairImportance,
+)
+from dlrm_app.files import write_json
 from dlrm_app.reports.run_page import write_report
+from tests.refusals import refused
 from tests.training.run_fixture import evaluation, read_report, write_run
 
 
@@ -78,6 +90,27 @@ def test_an_undefined_metric_is_a_dash(tmp_path: Path) -> None:
     assert "–" in report.numbers
     assert "ROC" not in report.text.replace("under the ROC", "")
     assert "NaN" not in report.text
+
+
+def test_the_columns_that_matter_join_the_page(tmp_path: Path) -> None:
+    """From a file of dlrm-evaluate about this run; one about another run is refused."""
+    write_run(tmp_path / "run")
+    bounds = Interval(0.8, 0.01, 0.78, 0.82)
+    columns = [
+        ColumnImportance(name, *falls)
+        for name, falls in (("shop", (0.2, 0.1, 0.3)), ("age", (0.1, 0.05, 0.15)))
+    ]
+    found = Importance(500, 3, columns, [PairImportance(["shop", "age"], 0.5, 0.4, 0.6)])
+    for name in ("run", "other"):
+        checkpoint = str(tmp_path / name / "checkpoints" / "step-000000040")
+        model = ModelResult(checkpoint, 40, {}, bounds, importance=found)
+        result = EvaluationResult("data", "", "test", None, 0.95, [model], None)
+        write_json(tmp_path / f"{name}.json", asdict(result))
+    report = read_report(write_report(tmp_path / "run", importance=tmp_path / "run.json"))
+    assert all(text in report.text for text in ("+0.20000", "+0.10000 to +0.30000", "of 3 on 500 rows"))
+    assert "shop and age tell each other: the AUC falls by 0.50000" in report.text
+    with refused(ConfigError, f"importance={tmp_path}/other.json", "has no importance of columns for ..."):
+        write_report(tmp_path / "run", importance=tmp_path / "other.json")
 
 
 def test_a_shorter_runs_result_does_not_finish_a_longer_run(tmp_path: Path) -> None:

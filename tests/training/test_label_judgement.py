@@ -7,22 +7,26 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.label_counts import class_lines, one_class_labels
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.evidence import _look
 from dlrm_app.evaluation.judgement import judge
 from dlrm_app.evaluation.label_rows import LabelRows, rows_of_labels
+from dlrm_app.inference.export import export_model
 from dlrm_app.inference.problems import refuse_judged
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import choose_checkpoint
 from dlrm_app.runs.checkpoint.progress import Progress
+from tests.composed import compose_config
 from tests.evaluation.test_judgement import EVIDENCE, GOOD
+from tests.inference.conftest import export_here
 from tests.make_log import describe
 from tests.preprocessing.running import make
 from tests.preprocessing.running import run as preprocess
 from tests.refusals import refused
-from tests.small_run import SMALL, train_here
+from tests.small_run import SMALL, evaluate_here, train_here
 
 ROWS = 3000
 LABELS = "labels: [click, {order: {given: click}}]"
@@ -69,6 +73,28 @@ def test_a_column_that_tells_another_label_is_named(tmp_path: Path) -> None:
     with refused(DlrmError, "run", "is not exported, because its order is too good to be true: ..."):
         refuse_judged("run", progress_of(tmp_path / "run"), "refuse")
     refuse_judged("run", progress_of(tmp_path / "run"), "ignore")
+    found = evaluate_here(f"checkpoint={tmp_path}/run", "split=val")
+    (model,) = found.models
+    assert model.judgement is not None
+    assert model.judgement.verdict == "learnt"
+    verdicts = {each.name: each.judgement and each.judgement.verdict for each in model.labels}
+    assert verdicts == {"order": "too good"}
+    assert f"warning: {model.name}, order: too good to be true: AUC" in str(found)
+
+
+@pytest.mark.slow
+def test_an_export_judges_each_label_of_a_run_without_val(tmp_path: Path) -> None:
+    log = draw()
+    log["gmv"] = np.where(log["order"] == 1, 20.0 + np.arange(ROWS) % 7, 0)
+    keys = given(tmp_path, log, "{name: gmv, role: dense, kind: float}")
+    preprocess(tmp_path / "data", *keys, "split.val=0", "split.test=0.3")
+    network = ["model=dlrm", "model.bottom_mlp=[16]"]
+    train_here(tmp_path / "run", f"data.path={tmp_path}/data", *TRAINED, *network)
+    assert progress_of(tmp_path / "run").judgements == {}
+    line = [f"checkpoint={tmp_path}/run", "format=torchscript", "threads=1"]
+    with refused(DlrmError, "run/step-...", "is not exported, because its order is too good to be true: ..."):
+        export_model(compose_config("export", ExportConfig, [*line, f"output={tmp_path}/export"]))
+    export_here(*line, f"output={tmp_path}/ignored", "judgement=ignore")
 
 
 @pytest.mark.slow

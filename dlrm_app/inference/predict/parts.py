@@ -16,10 +16,10 @@ from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.dataset.splits import Shard, ValueCounts
-from dlrm_app.encoding.content import content_hashes
-from dlrm_app.encoding.contents import Contents
 from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.encoding.own_clicks import learnt_rows
+from dlrm_app.encoding.row_hash import content_hashes
+from dlrm_app.encoding.row_samples import RowSample
 from dlrm_app.encoding.value_shares import ValueCounter, add_up
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.inference.raw_rows import CHUNK_ROWS
@@ -148,7 +148,7 @@ def raw_spec(manifest: Manifest) -> Spec:
             )
         )
     crosses = manifest.config.get("encoding", {}).get("crosses")
-    spec = read_spec(DatasetConfig(**manifest.config["dataset"]), crosses)
+    spec = read_spec(DatasetConfig(**manifest.config["dataset"]), crosses).without_unused_times()
     by_position = bool(manifest.config.get("input", {}).get("by_position"))
     return replace(spec.without_weight(), by_position=by_position)
 
@@ -175,7 +175,7 @@ class RawParts:
         self._keep = {f"{KEPT}{name}": name for name in keep}
         sources = find_files("input", given)
         read_footers(sources)
-        self._files = each_source(self._look_at, sources)
+        self._files = each_source(self._with_spec, sources)
         drop_beginnings(sources)
         refuse_other_types(*zip(*self._files, strict=True))
         mixed = {spec.label is not None for _, spec in self._files}
@@ -197,7 +197,7 @@ class RawParts:
         self._first_line = 2 if self._spec.header else 1
 
     @property
-    def learnt(self) -> Contents | None:
+    def learnt(self) -> RowSample | None:
         """A sample of the training rows whose clicks are in the model's target columns."""
         return learnt_rows(self._manifest.dense, self._manifest.folder)
 
@@ -205,7 +205,7 @@ class RawParts:
         """Column → the counts of its values in the parts of ``tallies``."""
         return add_up(tally.values for tally in tallies)
 
-    def _look_at(self, source: InputFile) -> tuple[InputFile, Spec]:
+    def _with_spec(self, source: InputFile) -> tuple[InputFile, Spec]:
         find_spec = parquet_spec if source.format == "parquet" else source_spec
         spec = find_spec(source, self._spec, self._labels, _CURES)
         if self._keep and source.format != "parquet":
@@ -255,17 +255,15 @@ class RawParts:
         for raw in cursor.rows(CHUNK_ROWS, None):
             lines = cursor.row_lines()
             tally.leave_out(cursor.take_rejects())
-            kept = {NUMBER: array_of(lines)}
+            columns = {NUMBER: array_of(lines)}
             if isinstance(unit, ParquetUnit):
-                kept |= {name: unit.table[name].take(kept[NUMBER]) for name in self._keep}
+                columns |= {name: unit.table[name].take(columns[NUMBER]) for name in self._keep}
             if learnt is not None:
-                seen = learnt.count_of(content_hashes(raw, spec))
-                tally.num_looked, tally.num_learnt = (
-                    tally.num_looked + seen.rows,
-                    tally.num_learnt + seen.known,
-                )
+                known = learnt.count_of(content_hashes(raw, spec))
+                tally.num_looked += known.rows
+                tally.num_learnt += known.known
             encoded = encoder.encode(raw, counts_unseen=True)
             counter.add(encoded)
-            yield encoded.table, pa.table(kept)
+            yield encoded.table, pa.table(columns)
         tally.leave_out(cursor.take_rejects())
         tally.num_lines, tally.values = cursor.line, counter.counts()

@@ -15,8 +15,8 @@ from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, label_of, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.encoding.contents import KnownShare
 from dlrm_app.encoding.own_clicks import own_click_share
+from dlrm_app.encoding.row_samples import KnownShare
 from dlrm_app.encoding.value_shares import deviation_text, deviations
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import explained_disk_errors

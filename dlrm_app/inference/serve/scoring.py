@@ -33,23 +33,23 @@ ScoreRequests = Callable[[Sequence[list[Row]]], Awaitable[list[Answer]]]
 
 
 class ServedExport:
-    """Scores requests, many at once, with ``export``. Only one thread may use it at a time.
+    """Scores requests, many at once, with the model of ``export``. Only one thread may use it at a time.
 
     ``identity``: the first digits of the checksum of the export's record.
     """
 
     def __init__(self, export: ExportedModel) -> None:
-        self.export = export
+        self.model = export
         self._scorer = scorer_of_export(export)
         self.spec = raw_spec(export.encoding)
         self.identity = checksum(export.folder / RECORD).removeprefix("sha256:")[:12]
-        self.rows = JsonRows(self.spec)
-        """Reads requests."""
-        self._encoded = RawRows(self.rows.spec, export.encoding, export.features)
+        self.requests = JsonRows(self.spec)
+        """Reads the rows of requests."""
+        self._encoded = RawRows(self.requests.spec, export.encoding, export.features)
 
     def start_counting(self) -> None:
         """Counts the values of rows from now on."""
-        self._encoded = RawRows(self.rows.spec, self.export.encoding, self.export.features)
+        self._encoded = RawRows(self.requests.spec, self.model.encoding, self.model.features)
 
     @property
     def watch(self) -> ValueWatch:
@@ -58,14 +58,14 @@ class ServedExport:
 
     def score(self, requests: Sequence[list[Row]]) -> list[Answer]:
         """Answers each of ``requests``, in order. A bad row affects only its own request."""
-        table = self.rows.table([row for request in requests for row in request])
+        table = self.requests.table([row for request in requests for row in request])
         labels = self._scorer.labels or ["click"]
         scores = np.zeros((len(table), len(labels)), np.float64)
         bad: list[RowProblem] = []
         for rows, numbers, rejects in self._encoded.read(table):
             bad += [RowProblem(reject.line, reject.column, reject.reason) for reject in rejects]
             if len(rows):  # as many as there are, not padded: few rows take little time
-                logits = self._scorer.of_rows(self.export.encoding, len(rows))(rows)
+                logits = self._scorer.of_rows(self.model.encoding, len(rows))(rows)
                 bad += [RowProblem(int(number), None, NO_SCORE) for number in numbers[unscored(logits)]]
                 scores[numbers] = probabilities(logits).reshape(len(rows), -1)
         if found := self._encoded.watch.news():

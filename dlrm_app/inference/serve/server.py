@@ -91,7 +91,7 @@ def _announce(host: str, port: int, export: ServedExport, say: Say) -> None:
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     columns = [column for column in export.spec.columns if column.role in ("dense", "sparse", "time")][:3]
     example = json.dumps({"rows": [{column.name: None for column in columns}]})
-    logger.info("export %s (%s) is served at %s", export.identity, export.export.record.checkpoint, url)
+    logger.info("export %s (%s) is served at %s", export.identity, export.model.record.checkpoint, url)
     say(f"next: curl {url}/score -H 'content-type: {_JSON}' -d '{example}'")
 
 
@@ -166,7 +166,7 @@ class Server:
             raise RequestError(408, f"the body did not come within limits.seconds={seconds:g}") from None
         except ClientDisconnect:  # for the metrics; nobody reads the answer
             raise RequestError(400, "the client left before the body was whole") from None
-        rows = self._export.rows.read(body, self._limits.rows)
+        rows = self._export.requests.read(body, self._limits.rows)
         main, *others = (await self._batcher.score(rows, seconds)).items()
         return _json(200, {"scores": main[1], **({"labels": dict(others)} if others else {})})
 
@@ -179,7 +179,7 @@ class Server:
         return bytes(body)
 
     async def _health(self, _: Request) -> Response:
-        record = self._export.export.record
+        record = self._export.model.record
         served = {"export": self._export.identity, "checkpoint": record.checkpoint, "step": record.step}
         return _json(200, served)
 

@@ -1,6 +1,6 @@
 """Kinds of files, told by their first bytes: those that are read, and others by name, with what to do.
 
-Every command that finds input files calls ``look_at_beginning``; the tables below are the only ones of their kind.
+Every command that finds input files calls ``format_of_beginning``; the tables below are the only ones of their kind.
 """
 
 import json
@@ -134,7 +134,7 @@ _BINARY_SHARE, _LEAST = 0.05, 64
 """The share of such bytes that no text has, and the least number of bytes to tell."""
 
 
-def look_at_beginning(beginning: bytes, text_of: Callable[[str], bytes]) -> tuple[str, OtherFile | None]:
+def format_of_beginning(beginning: bytes, text_of: Callable[[str], bytes]) -> tuple[str, OtherFile | None]:
     """Returns (text, gzip, zstd or parquet; what the file is if it is not read).
 
     ``beginning``: its first bytes; ``text_of``: format → its first bytes, decompressed.

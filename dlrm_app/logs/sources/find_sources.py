@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dlrm_app.config.datasets import InputConfig
 from dlrm_app.config.values import SPLITS
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
-from dlrm_app.logs.sources.file_kinds import NUM_BYTES, look_at_beginning
+from dlrm_app.logs.sources.file_kinds import NUM_BYTES, format_of_beginning
 from dlrm_app.logs.sources.folders import NoFilesError, files_below, local_path, without_markers
 from dlrm_app.logs.sources.lake import NamedFile, is_table, partition_of, refuse_table, table_files
 from dlrm_app.logs.sources.source import (
@@ -72,7 +72,7 @@ def _find(given: Mapping[str, Any]) -> list[InputFile]:
         for file in _named_files(key, name, faults)
     ]
     keys = [key for key, _ in named]
-    looked = in_threads(lambda item: _look_at(item[0], *item[1]), list(enumerate(named)))
+    looked = in_threads(lambda item: _source_of(item[0], *item[1]), list(enumerate(named)))
     found = [source for source in looked if isinstance(source, InputFile)]
     versions = {it.path: (it.bytes, it.tag) for it in found if isinstance(it.path, Address)}
     keep_beginnings(versions)
@@ -170,7 +170,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(piece) if piece.isascii() and piece.isdigit() else -1, piece) for piece in pieces]
 
 
-def _look_at(index: int, key: str, file: NamedFile) -> InputFile | _NameFault:
+def _source_of(index: int, key: str, file: NamedFile) -> InputFile | _NameFault:
     """The source for ``file``, which setting ``key`` names, before its format is known; or its problem."""
     path = file.path
     try:
@@ -194,7 +194,7 @@ def _with_format(key: str, source: InputFile) -> InputFile | _NameFault:
     try:
         with source.open() as raw:
             beginning = raw.read(NUM_BYTES)
-        format, other = look_at_beginning(
+        format, other = format_of_beginning(
             beginning, lambda format: _first_text(replace(source, format=format), NUM_BYTES)
         )
     except OSError as error:

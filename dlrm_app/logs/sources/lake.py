@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from dlrm_app.errors import ConfigError, DataError, Problem
 from dlrm_app.logs.sources.folders import NoFilesError, above_all, local_path
-from dlrm_app.logs.sources.store import address_of, in_threads, is_url, look_at, objects_below
+from dlrm_app.logs.sources.store import address_of, in_threads, is_url, object_version, objects_below
 from dlrm_app.text import listed, without_credentials
 from dlrm_app.typed import install_command, setting
 
@@ -137,7 +137,7 @@ def _kind_of(folder: str, *, is_higher: bool) -> str | None:
         if "*" in mark:
             return any(True for _ in objects_below(f"{folder}/{mark}")[0])
         with suppress(DataError):
-            return bool(look_at(address_of(f"{folder}/{mark}")))
+            return bool(object_version(address_of(f"{folder}/{mark}")))
         return False
 
     marks = [mark for mark, kind in _MARKS.items() if kind == "hudi" or not is_higher]

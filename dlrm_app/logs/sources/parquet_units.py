@@ -164,8 +164,8 @@ class ParquetFeed:
     def _opened(self) -> Iterator[ParquetDecoder]:
         fetched = self.prefetched().fetched
         footer, groups = footer_of(self.source), self._groups
-        has_plain = have_plain_types if self.is_bundled else are_plain
-        plain = has_plain(self.source, self.stored)
+        wants_polars = polars_can_decode if self.is_bundled else polars_is_preferred
+        plain = wants_polars(self.source, self.stored)
         numbered = [] if self.is_bundled else repeated_texts(self.source)
         with ExitStack() as opened:
             place: str | None = self.source.path
@@ -193,7 +193,7 @@ def read_together(feeds: Sequence[ParquetFeed]) -> pa.Table:
         if (rows := sum(counts[begin:end])) < _ROWS_AT_ONCE and end < len(feeds):
             continue
         some, table = feeds[begin:end], None
-        if rows and not is_far and have_plain_types(first.source, first.stored):
+        if rows and not is_far and polars_can_decode(first.source, first.stored):
             table = decode_plain([feed.source.path for feed in some], first.stored, 0, rows)
         if table is not None:
             tables.append(with_keys(table, first.columns, [feed.source for feed in some], counts[begin:end]))
@@ -312,19 +312,19 @@ def read_footers(sources: Sequence[InputFile]) -> None:
 
 @lru_cache(maxsize=64)
 def _plain_columns(source: InputFile) -> frozenset[str]:
-    """The columns that polars decodes: of plain types, and not long strings that repeat, whose numbers Arrow gives."""
+    """The columns of plain types, except long strings that repeat, which Arrow can give as numbers of a dictionary."""
     schema, numbered = schema_of(source), {*repeated_texts(source)}
     if numbered:
         numbered -= {*short_texts(footer_of(source))}
     return frozenset(field.name for field in schema if is_plain(field.type) and field.name not in numbered)
 
 
-def have_plain_types(source: InputFile, names: Sequence[str]) -> bool:
-    """True if polars can decode all columns ``names`` of the file, and there is one."""
+def polars_can_decode(source: InputFile, names: Sequence[str]) -> bool:
+    """True if there are ``names`` and polars can decode these columns of the file."""
     schema = schema_of(source)
     return bool(names) and all(is_plain(schema.field(name).type) for name in names)
 
 
-def are_plain(source: InputFile, names: Sequence[str]) -> bool:
-    """True if polars decodes all columns ``names`` of the file, and there is one."""
+def polars_is_preferred(source: InputFile, names: Sequence[str]) -> bool:
+    """True if polars can decode these columns, and faster than Arrow: long strings that repeat are left to Arrow."""
     return bool(names) and _plain_columns(source).issuperset(names)

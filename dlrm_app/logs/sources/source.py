@@ -17,7 +17,7 @@ from dlrm_app.logs.sources.store import (
     KEPT_EACH,
     Address,
     in_threads,
-    look_at,
+    object_version,
     refuse_change,
     versions_now,
 )
@@ -97,7 +97,7 @@ class InputFile:
 def version_of(path: str) -> tuple[int, int, str]:
     """(bytes, date, tag) of a file or an object of a store."""
     if isinstance(path, Address):
-        size, tag = look_at(path)
+        size, tag = object_version(path)
         return size, 0, tag
     status = Path(path).stat()
     return status.st_size, status.st_mtime_ns, ""
@@ -259,9 +259,8 @@ def explained_damage(source: InputFile) -> Iterator[None]:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         if source.format == "parquet":
             fault = f"cannot be read as Parquet: {reason}"
-        elif (
-            getattr(error, "errno", None) is not None
-        ):  # from the disk; Arrow and gzip raise OSError for damage too
+        # an error of the disk has a number; Arrow and gzip raise OSError without one for damage
+        elif getattr(error, "errno", None) is not None:
             raise
         elif isinstance(error, EOFError) or "Truncated" in reason:
             fault = f"is cut short, or other bytes follow its {source.format} data"

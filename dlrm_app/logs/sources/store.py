@@ -138,7 +138,7 @@ def _can_trust_lists(addresses: Sequence[Address]) -> bool:
     return False
 
 
-def look_at(address: Address) -> Version:
+def object_version(address: Address) -> Version:
     """The version of an object. Raises DataError."""
     return address.listed or _ask(address)
 
@@ -211,9 +211,8 @@ def _explained(address: Address) -> Iterator[None]:
     except (BaseError, OSError) as error:
         reason = without_credentials(str(error).splitlines()[0])
         cure = "run the same command again later"
-        if (
-            "169.254.169.254" in reason or "metadata.google" in reason
-        ):  # where machines of a cloud find theirs
+        # the addresses where machines of a cloud find their credentials
+        if "169.254.169.254" in reason or "metadata.google" in reason:
             reason, cure = "no credentials were found", "set them in the environment"
         raise DataError(Problem(str(address), f"cannot be read ({reason})", cure)) from error
 

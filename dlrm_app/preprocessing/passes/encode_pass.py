@@ -14,8 +14,8 @@ from dlrm_app.dataset.label_counts import WIDTH, count_labels
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.dataset.splits import Shard, ValueCounts
 from dlrm_app.dataset.vector_columns import VectorColumn
-from dlrm_app.encoding.contents import ContentCounter, Contents, KnownShare
 from dlrm_app.encoding.encoder import Encoded, Encoder
+from dlrm_app.encoding.row_samples import KnownShare, RowSample, RowSampler
 from dlrm_app.encoding.value_shares import ValueCounter
 from dlrm_app.journal import Finish, Journal, WorkFiles
 from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
@@ -27,6 +27,7 @@ from dlrm_app.preprocessing.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketch
 from dlrm_app.preprocessing.passes.plan import InputPlan, SplitRows
 from dlrm_app.preprocessing.passes.shuffle import open_shard, row_keys, write_run
 from dlrm_app.preprocessing.passes.targets import folds_of
+from dlrm_app.preprocessing.passes.time_order import VAL_TIMES, SplitTimes
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class EncodedSplit:
     labels: tuple[tuple[float, ...], ...] = ()
     values: dict[str, ValueCounts] = field(default_factory=dict)
     """Column → the counts of its values; empty for splits whose values are not counted."""
+    newest: dict[str, float] = field(default_factory=dict)
+    """Time column → the newest time of train's rows, if lines decide the splits."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class EncodeUnits:
     <unit>.run              rows for ``shuffle.Gather``
     <unit>.sketch           distinct values of the studied rows, if ``wants_sketch``
     <unit>.contents         a sample of the rows, if ``wants_contents``
+    <unit>.val.times        the times of val's rows, if lines decide the splits
     <unit>.rejects          lines left out
     """
 
@@ -93,7 +97,7 @@ class EncodeUnits:
     folded: Path | None = None
     """The folder with the values of target columns by fold."""
     wants_contents: bool = False
-    learnt: Contents | None = None
+    learnt: RowSample | None = None
     """A sample of the rows whose clicks are in the target columns."""
     counted: frozenset[str] = frozenset()
     """The splits whose values are counted."""
@@ -105,7 +109,7 @@ class EncodeUnits:
         max_keys = TOTAL_KEYS if unit.unit == 0 and unit.may_be_last else UNIT_KEYS
         sketches = [Sketch(max_keys) for _ in (self.plan.spec.sparse if self.wants_sketch else ())]
         rejects: list[RejectedLine] = []
-        contents = ContentCounter()
+        contents = RowSampler()
         splits: dict[str, EncodedSplit] = {}
         for split, stop in self.plan.segments(unit):
             splits |= self._encode(files, unit, split, stop, cursor, sketches, contents, rejects)
@@ -131,7 +135,7 @@ class EncodeUnits:
         stop: int | None,
         cursor: Cursor | ArrowCursor,
         sketches: Sequence[Sketch],
-        contents: ContentCounter,
+        contents: RowSampler,
         rejects: list[RejectedLine],
     ) -> dict[str, EncodedSplit]:
         """Encodes the lines of ``segment``, up to line ``stop``, and adds those left out to ``rejects``.
@@ -183,7 +187,7 @@ class _SplitPart:
         sketches: Sequence[Sketch],
         opened: ExitStack,
     ) -> None:
-        self._work, self._files, self._unit = work, files, unit
+        self._work, self._files, self._unit, self._split = work, files, unit, split
         plan = work.plan
         self._folded = work.folded if split == "train" else None
         spec = plan.file_specs[unit.source]
@@ -199,6 +203,7 @@ class _SplitPart:
         self._is_weighted, self._weights = spec.is_weighted, np.zeros(2)
         self._labels = np.zeros((len(spec.other_labels), WIDTH))
         self._seen = KnownShare()
+        self._times = SplitTimes(spec, split) if plan.cuts is not None else None
         self._tables: list[pa.Table] = []
         self._writer = None
         if split != "train" or plan.shuffle == "none":
@@ -217,6 +222,8 @@ class _SplitPart:
         folds = None if self._folded is None or keys is None else folds_of(plan.seed, keys)
         if self._learnt is not None and keys is not None:
             self._seen += self._learnt.count_of(keys)
+        if self._times is not None:
+            self._times.add(raw.times)
         counter, wants_keys = self._counter, bool(self._sketches)
         encoded = self._encoder.encode(raw, folds, wants_keys=wants_keys, counts_unseen=counter is not None)
         if counter is not None:
@@ -245,5 +252,23 @@ class _SplitPart:
         labels = tuple(map(tuple, self._labels.tolist()))
         values = self._counter.counts() if self._counter else {}
         return EncodedSplit(
-            self._rows, labelled, 0, missing, shard, self._seen, weights, labels=labels, values=values
+            self._rows,
+            labelled,
+            0,
+            missing,
+            shard,
+            self._seen,
+            weights,
+            labels=labels,
+            values=values,
+            newest=self._finish_times(),
         )
+
+    def _finish_times(self) -> dict[str, float]:
+        """Writes the times of val; returns the newest ones of train."""
+        if self._times is None:
+            return {}
+        if self._split == "val":
+            with self._files.write(VAL_TIMES) as temporary:
+                self._times.write(temporary)
+        return self._times.newest()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import KeptColumn
 from dlrm_app.dataset.splits import SPLITS
-from dlrm_app.encoding.content import content_hashes, deal_keys
+from dlrm_app.encoding.row_hash import content_hashes, deal_keys
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.logs import lines
@@ -32,6 +32,7 @@ from dlrm_app.logs.sources.store import Address
 from dlrm_app.logs.sources.units import UnitExtent, bundle_files
 from dlrm_app.logs.spec import Spec
 from dlrm_app.preprocessing.passes.shuffle import row_keys
+from dlrm_app.preprocessing.passes.time_split import TimeCuts, TimeSplit
 
 _ROWS = 1 << 14
 FOLDS, SHARES, NEGATIVES = 1, 2, 3
@@ -72,11 +73,16 @@ class InputPlan:
     output: Path
     kept_columns: tuple[KeptColumn, ...] = ()
     splits_by: str = "end"
-    """"end": the last lines of the training input are val and test; "content": rows are dealt by their contents."""
+    """"end": the last lines of the training input are val and test; "content": rows are dealt by their contents;
+    otherwise the column of ``time_split``."""
+    time_split: TimeSplit | None = None
+    """The rule by which the times of rows decide their splits, if they do."""
     file_specs: tuple[Spec, ...] = ()
     """The format of each source; empty until the beginnings of the files are read."""
     cuts: Cuts | None = None
     """The cuts of the training input; None until its lines are counted, and if there are none."""
+    time_cuts: TimeCuts | None = None
+    """The moments that cut the training input; None until its times are counted, and if they do not matter."""
     contents_identify_rows: bool = True
     """False if too many different rows have the same content: then rows are dealt by their positions."""
     sampled: float = 1.0
@@ -90,7 +96,14 @@ class InputPlan:
     def splits(self) -> list[str]:
         """The splits of the dataset, in order."""
         given = {source.split for source in self.sources}
-        return [split for split in SPLITS if split in given or split in self.fractions]
+        return [split for split in SPLITS if split in given or split in self.cut_splits]
+
+    @property
+    def cut_splits(self) -> list[str]:
+        """The splits that are cut off the training input, in order."""
+        if self.time_split is not None:
+            return self.time_split.names_of(self.fractions)
+        return [split for split in SPLITS if split in self.fractions]
 
     @property
     def studied(self) -> set[str]:
@@ -176,8 +189,8 @@ class InputPlan:
 
     def splits_of(self, split: str) -> list[str]:
         """The splits that the rows of segment ``split`` are dealt to."""
-        is_dealt = split == "train" and self.fractions and self.splits_by == "content"
-        return [split, *self.fractions] if is_dealt else [split]
+        is_dealt = split == "train" and self.splits_by != "end"
+        return [split, *self.cut_splits] if is_dealt else [split]
 
     def rows(
         self,
@@ -217,15 +230,23 @@ class InputPlan:
             elif len(rows := np.flatnonzero(is_kept)):
                 yield SplitRows(split, raw.take(rows), None if keys is None else keys[rows])
             return
-        keys = self._keys(raw, unit, first)
-        places = deal_keys(keys, self.seed, SHARES) / 2.0**64  # 0 to 1
-        ends = list(accumulate([1 - sum(self.fractions.values()), *self.fractions.values()]))
-        which = np.searchsorted(ends[:-1], places, side="right")
+        keys = self._keys(raw, unit, first) if wants_keys or self.time_split is None else None
+        which = self._split_numbers(raw, keys)
         for number, name in enumerate(names):
             is_chosen = which == number
             rows = np.flatnonzero(is_chosen if is_kept is None or name != "train" else is_chosen & is_kept)
             if len(rows):
-                yield SplitRows(name, raw.take(rows), keys[rows])
+                yield SplitRows(name, raw.take(rows), None if keys is None else keys[rows])
+
+    def _split_numbers(self, raw: RawColumns, keys: NDArray[np.uint64] | None) -> NDArray[np.int64]:
+        """The number of each row's split [R], in the order train, then ``cut_splits``: by its time or its content."""
+        if self.time_cuts is not None:
+            names = [column.name for column in self.spec.times]
+            return self.time_cuts.split_numbers(raw.times[names.index(self.time_cuts.column)])
+        assert keys is not None, "rows without cuts by time are dealt by keys"
+        places = deal_keys(keys, self.seed, SHARES) / 2.0**64  # 0 to 1
+        ends = list(accumulate([1 - sum(self.fractions.values()), *self.fractions.values()]))
+        return np.searchsorted(ends[:-1], places, side="right")
 
     def _is_kept(self, raw: RawColumns, unit: InputUnit, cursor: Cursor | ArrowCursor) -> NDArray[np.bool_]:
         """False for negatives that sampling leaves out, drawn by a hash of the seed and the line's number."""

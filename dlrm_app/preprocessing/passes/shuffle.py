@@ -88,10 +88,8 @@ def _rows_between(runs: Sequence[Path], first: int, last: int) -> list[pa.Table]
         with pa.memory_map(str(path)) as file:
             table = pa.ipc.open_file(file).read_all()
             keys = numbers_of(table.column(KEY))
-            low, high = (
-                np.searchsorted(keys, np.uint64(first)),
-                np.searchsorted(keys, np.uint64(last), "right"),
-            )
+            low = np.searchsorted(keys, np.uint64(first))
+            high = np.searchsorted(keys, np.uint64(last), "right")
             # a copy, so that the pages of the file can be freed
             tables.append(table.slice(low, high - low).take(array_of(np.arange(high - low))))
     return tables

@@ -25,16 +25,16 @@ from dlrm_app.checksums import checksum
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.encoding_files import read_clicks, read_rows, write_file
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
-from dlrm_app.encoding.content import deal_keys
-from dlrm_app.encoding.contents import (
-    ContentCounter,
-    Contents,
-    read_contents,
-    warn_of_copies,
-)
 from dlrm_app.encoding.dense import TARGET, folded_file, is_target
 from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.encoding.own_clicks import LEARNT_ROWS
+from dlrm_app.encoding.row_hash import deal_keys
+from dlrm_app.encoding.row_samples import (
+    RowSample,
+    RowSampler,
+    read_row_sample,
+    warn_of_copies,
+)
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.files import written_whole
 from dlrm_app.journal import Finish, Journal
@@ -71,7 +71,7 @@ class CountClicks:
 
     def __call__(self, unit: InputUnit) -> Finish[CountedUnit]:
         counts = [KeyCounts() for _ in self.columns]
-        spec, contents = self.plan.file_specs[unit.source], ContentCounter()
+        spec, contents = self.plan.file_specs[unit.source], RowSampler()
         cursor, encoder = open_cursor(unit, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
         places = [encoder.schema.get_field_index(self.sparse[column].name) for column in self.columns]
         num_rows = 0
@@ -94,13 +94,13 @@ class CountClicks:
         return files.finish(CountedUnit(extent, cursor.line, num_rows))
 
 
-Counts = NDArray[np.int64] | NDArray[np.float64]
+IdCounts = NDArray[np.int64] | NDArray[np.float64]
 """Numbers of rows, or the sums of their weights."""
 
 
 def _sums_of(
     keys: NDArray[np.uint64], weights: NDArray[np.float64], is_weighted: bool
-) -> tuple[NDArray[np.uint64], Counts]:
+) -> tuple[NDArray[np.uint64], IdCounts]:
     """Returns (the distinct ``keys``, how often each occurs or the sum of the weights of its rows)."""
     if not is_weighted:
         return np.unique(keys, return_counts=True)
@@ -149,7 +149,7 @@ class AddUpClicks:
         }
         return self.journal.begin(item.name).finish(DenseColumn(f"{source.name}_target", transform))
 
-    def _add(self, number: int, num_ids: int) -> tuple[Counts, Counts]:
+    def _add(self, number: int, num_ids: int) -> tuple[IdCounts, IdCounts]:
         """Returns (rows, clicks) [ids, NUM_FOLDS] of all units."""
         share = self.plan.kept_shares.get("train", 1.0)
         is_weighted = self.plan.spec.is_weighted
@@ -166,7 +166,7 @@ class AddUpClicks:
         by_label = counts.reshape(num_ids, NUM_FOLDS, 2)
         return by_label.sum(2), by_label[:, :, 1]
 
-    def _write_folded(self, name: str, rows: Counts, clicks: Counts, strength: float) -> None:
+    def _write_folded(self, name: str, rows: IdCounts, clicks: IdCounts, strength: float) -> None:
         """Writes the values for the rows of each fold, from the rows of the other folds."""
         values = np.empty(rows.shape, np.float32)
         for fold in range(NUM_FOLDS):
@@ -180,7 +180,7 @@ class AddUpClicks:
             np.save(file, values)
 
 
-def _write(path: Path, rows: Counts, clicks: Counts, values: NDArray[np.float32]) -> str:
+def _write(path: Path, rows: IdCounts, clicks: IdCounts, values: NDArray[np.float32]) -> str:
     columns = {"rows": array_of(rows), "clicks": array_of(clicks), "log_odds": array_of(values)}
     return write_file(path, columns)
 
@@ -232,14 +232,14 @@ def base_click_problems(base: Manifest, sources: Sequence[InputFile]) -> list[Pr
 
 def write_learnt(samples: Sequence[Path], output: Path) -> dict[str, str]:
     """Joins the ``samples`` of units and writes the result. Returns its file and checksum, for the manifest."""
-    sample = Contents.joined(map(read_contents, samples))
+    sample = RowSample.joined(map(read_row_sample, samples))
     (output / LEARNT_ROWS).parent.mkdir(exist_ok=True)
     sample.write(output / LEARNT_ROWS)
     warn_of_copies(sample, "training rows")
     return {"file": LEARNT_ROWS, "checksum": checksum(output / LEARNT_ROWS)}
 
 
-def prior_strength(rows: Counts, clicks: Counts, rate: float) -> float:
+def prior_strength(rows: IdCounts, clicks: IdCounts, rate: float) -> float:
     """The number of rows that the prior counts for, in [1, STRONGEST], by beta-binomial moments (Kleinman 1973).
 
     rows, clicks [ids]; rate: the share of clicks in all rows. The more the click rates of ids differ beyond chance, the
@@ -251,7 +251,7 @@ def prior_strength(rows: Counts, clicks: Counts, rate: float) -> float:
     return float(np.clip(1 / max(correlation, 1e-9) - 1, 1.0, STRONGEST))
 
 
-def log_odds(rows: Counts, clicks: Counts, strength: float, rate: float) -> NDArray[np.float32]:
+def log_odds(rows: IdCounts, clicks: IdCounts, strength: float, rate: float) -> NDArray[np.float32]:
     """The column's value for every id; rows, clicks [ids]."""
     prior = strength * rate, strength * (1 - rate)
     return (np.log((clicks + prior[0]) / (rows - clicks + prior[1])) - np.log(prior[0] / prior[1])).astype(

@@ -113,7 +113,9 @@ def open_keys(output: Path, before: BegunRun) -> list[str]:
     begun, keys = begun_passes(output), ["rejects.max_fraction", "dataset.published_rows", "auto"]
     if begun <= {"lines"}:
         keys += ["split", "sampling"]
-    if begun <= {"lines", "study", "vocab"}:
+    if begun <= {"lines", "times"}:
+        keys += [f"split.{key}" for key in ("val", "test", "val_from", "test_from", "missing", "zone")]
+    if begun <= {"lines", "times", "study", "vocab"}:
         keys += ["dense.target_columns"]
         if before.config["encoding"]["kind"] == "vocab":
             words = ("kind", "num_embeddings", "min_count", "top_k", "shared", "capacity")

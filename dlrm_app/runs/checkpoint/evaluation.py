@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dlrm_app.records import Json, Number
@@ -54,10 +54,12 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics on ``split`` after ``step`` steps; ``epoch`` is the epoch of the last step taken.
+    """Metrics on ``split`` after ``step`` steps.
 
-    ``judgement`` is None if it was not judged. ``labels``: the metrics of every other label, on its rows;
-    ``judgements``: of these labels.
+    ``epoch``: the epoch of the last step taken.
+    ``judgement``: None if it was not judged.
+    ``labels``: the metrics of every other label, on its rows; ``judgements``: their judgements.
+    ``seconds``: the time that the evaluation took.
     """
 
     split: str
@@ -67,11 +69,12 @@ class Evaluation:
     judgement: Judgement | None = None
     labels: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
+    seconds: float | None = None
 
     def of_label(self, name: str) -> "Evaluation":
         """The evaluation of another label."""
         judgement = self.judgements.get(name)
-        return replace(self, metrics=self.labels[name], judgement=judgement, labels={}, judgements={})
+        return Evaluation(self.split, self.epoch, self.step, self.labels[name], judgement)
 
     @property
     def by_label(self) -> dict[str, Judgement]:
@@ -99,6 +102,7 @@ class Evaluation:
             "epoch": self.epoch,
             "step": self.step,
             **self.metrics,
+            **({} if self.seconds is None else {"seconds": self.seconds}),
             **judged,
             **labels,
         }
@@ -106,6 +110,6 @@ class Evaluation:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Json:
         """The values of the fields in what ``to_json`` gave."""
-        others = ("split", "epoch", "step", "judgement", "labels", "judgements")
+        others = ("split", "epoch", "step", "judgement", "labels", "judgements", "seconds")
         metrics = {name: number for name, number in value.items() if name not in others}
         return {**{name: value[name] for name in others if name in value}, "metrics": metrics}

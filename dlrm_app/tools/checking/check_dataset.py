@@ -30,7 +30,7 @@ from dlrm_app.dataset.arrow import (
     refuse_wrong,
 )
 from dlrm_app.dataset.encoding_files import encoding_file_problems
-from dlrm_app.dataset.label_counts import Counts, count_labels, label_counts
+from dlrm_app.dataset.label_counts import LabelSums, count_labels, label_counts
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import SUGGESTION, row_group_difference
 from dlrm_app.dataset.splits import Shard
@@ -132,7 +132,7 @@ class _Values:
 
     labels: NDArray[np.uint8] | None = None
     weight: float = 0.0
-    label_counts: Counts = ()
+    label_counts: LabelSums = ()
     dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     ids: dict[str, NDArray[np.int32] | Bags] = field(default_factory=dict)
     element_weights: list[Bags] = field(default_factory=list)

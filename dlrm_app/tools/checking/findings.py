@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dlrm_app.dataset.label_counts import Counts, class_lines, given_lines, label_table
+from dlrm_app.dataset.label_counts import LabelSums, class_lines, given_lines, label_table
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import Problem
@@ -39,7 +39,7 @@ class Findings(Result):
     positives: Counter[str] = field(default_factory=Counter)
     weights: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """split → rows read, positives read, and the sum of the weights read."""
-    labels: defaultdict[str, list[Counts]] = field(default_factory=lambda: defaultdict(list))
+    labels: defaultdict[str, list[LabelSums]] = field(default_factory=lambda: defaultdict(list))
     """split → the counts of the other labels read, of each row group."""
     empty_lists: Counter[str] = field(default_factory=Counter)
     overlap: dict[str, Overlap] = field(default_factory=dict)

@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlrm_app.checksums import checksum
-from dlrm_app.config.days import RESERVED, DaysConfig, as_given
+from dlrm_app.config.days import DaysConfig
 from dlrm_app.config.overrides import Settings
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dates import day_of
-from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import write_json
 from dlrm_app.records import read_record
@@ -45,6 +44,7 @@ from dlrm_app.tools.daily.measure import (
     weights_of,
     write_measures,
 )
+from dlrm_app.tools.daily.new_columns import refuse_new_columns
 from dlrm_app.tools.daily.record import (
     RECORD,
     SECONDS,
@@ -66,6 +66,7 @@ from dlrm_app.tools.daily.rows import Earlier, write_rows
 from dlrm_app.tools.daily.settings import (
     evaluate_settings,
     export_settings,
+    keys_as_typed,
     of_later_days,
     preprocess_settings,
     setting_changes,
@@ -185,6 +186,10 @@ class Day:
             write_json(path, settings)
 
         self.ranks.on_first(write)
+        if self.parent and not self._is_done(self.folder / "dataset" / MANIFEST):
+            manifest, model = read_manifest(self.parent / "dataset"), self.parent / "model"
+            with keys_as_typed("train"):
+                self.ranks.on_first(lambda: refuse_new_columns(called, manifest, model))
 
     def _changes_since_parent(
         self, settings: Mapping[str, object], called: Mapping[str, Settings]
@@ -237,11 +242,9 @@ class Day:
 
     def _encode(self) -> Manifest:
         """Makes the day's dataset, and the dataset of the rows to train on. Returns the first."""
-        days, output, settings = (
-            self.config.days,
-            self.folder / "dataset",
-            self._command_settings["preprocess"],
-        )
+        days = self.config.days
+        output = self.folder / "dataset"
+        settings = self._command_settings["preprocess"]
         with self._timed("encode"):
             self._once(output / MANIFEST, lambda: self._call("preprocess", settings))
         dataset = self.ranks.on_first(lambda: read_manifest(output))
@@ -329,14 +332,8 @@ class Day:
 
     def _call(self, command: str, settings: Settings) -> None:
         """Runs ``command``. Raises its DlrmError with the keys that are typed for dlrm-days."""
-        try:
+        with keys_as_typed(command):
             self.run(command, settings, self.folder / "log.txt")
-        except DlrmError as error:
-            problems = [as_given(each, command) for each in error.problems]
-            if command in RESERVED:
-                cure = f"its settings are typed as {command}.KEY=VALUE"
-                problems.append(Problem(f"dlrm-{command}", "failed", cure))
-            raise type(error)(*problems) from error
 
     def _is_done(self, mark: Path) -> bool:
         return self.ranks.on_first(mark.is_file)

@@ -20,7 +20,7 @@ from dlrm_app.dataset.arrow import Bags, numbers_of, read_ids, read_weights
 from dlrm_app.dataset.columns import is_opinion
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader
-from dlrm_app.encoding.contents import CONTENTS, read_contents
+from dlrm_app.encoding.row_samples import SAMPLE_FILE, read_row_sample
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import write_json
 from dlrm_app.logs.sources.lake import partition_of
@@ -139,7 +139,7 @@ def shift_of(before: Sequence[int], now: Sequence[int]) -> float:
 def write_measures(dataset: Manifest, folder: Path) -> None:
     """Keeps a day's profile and the sample of its rows in its ``folder``."""
     if dataset.contents is not None:
-        shutil.copyfile(dataset.folder / dataset.contents["file"], folder / CONTENTS)
+        shutil.copyfile(dataset.folder / dataset.contents["file"], folder / SAMPLE_FILE)
     write_json(folder / PROFILE, {name: asdict(bins) for name, bins in profile_of(dataset).items()})
 
 
@@ -231,11 +231,11 @@ def _weights(rows: float, first: float, second: float, third: float, fourth: flo
 
 def known_rows(folder: Path, earlier: Sequence[Path]) -> float | None:
     """The share of rows whose content an earlier row of the day or of the ``earlier`` days has; None if unknown."""
-    paths = [day / CONTENTS for day in earlier if (day / CONTENTS).is_file()]
-    if not (folder / CONTENTS).is_file():
+    paths = [day / SAMPLE_FILE for day in earlier if (day / SAMPLE_FILE).is_file()]
+    if not (folder / SAMPLE_FILE).is_file():
         return None
     try:
-        own, others = read_contents(folder / CONTENTS), [read_contents(path) for path in paths]
+        own, others = read_row_sample(folder / SAMPLE_FILE), [read_row_sample(path) for path in paths]
     except DataError as error:
         cure = "or delete this file: then rows of its day are not recognized"
         raise DataError(*(problem.also(cure) for problem in error.problems)) from error

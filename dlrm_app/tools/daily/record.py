@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.splits import ManifestSource
+from dlrm_app.encoding.row_samples import Z_95
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.measurements import effective_numbers
 from dlrm_app.evaluation.result import EvaluationResult, LabelResult, ModelResult
@@ -27,8 +28,6 @@ LOCK = ".lock"
 """The file in OUTPUT that is locked by whoever writes below it."""
 UNREPORTED = "unreported"
 """The file in a held day's folder until days.on_held has been called."""
-Z_95 = 1.96
-"""Standard errors on each side of an estimate: a 95% interval."""
 _IF_SET = ("labels", "asked", "weights")
 """Keys of days with several labels, or with weights."""
 _NOT_IN_LINES = ("parent_record", "settings", "sources", "format", "version")
@@ -155,10 +154,8 @@ def holdouts_of(result: EvaluationResult) -> dict[str, Holdout]:
         if before is None:
             found[name] = Holdout(scores.auc, scores=scores)
             continue
-        gap, scores_before = (
-            before.difference,
-            Scores.of_metrics(before),
-        )  # of the model before minus the new one
+        gap = before.difference  # the model before minus the new one
+        scores_before = Scores.of_metrics(before)
         difference, low, high = _known(-gap.value, -gap.high, -gap.low) if gap else (None, None, None)
         found[name] = Holdout(scores.auc, scores_before.auc, difference, low, high, scores, scores_before)
     return found

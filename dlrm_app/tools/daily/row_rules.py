@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable
 from statistics import median
 
+from dlrm_app.encoding.row_samples import Z_95
 from dlrm_app.text import percent, short
-from dlrm_app.tools.daily.record import EFFECTIVE, Z_95, Verdict
+from dlrm_app.tools.daily.record import EFFECTIVE, Verdict
 from dlrm_app.tools.daily.usual import (
     ComparedDay,
     Usual,

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
+from dlrm_app.encoding.row_samples import Z_95
 from dlrm_app.evaluation.judgement import MOST_NE, judge
 from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.runs.checkpoint.evaluation import UNDECIDED, Judgement
-from dlrm_app.tools.daily.record import Z_95, DayRecord, Scores, Verdict
+from dlrm_app.tools.daily.record import DayRecord, Scores, Verdict
 from dlrm_app.tools.daily.usual import (
     ENOUGH_DAYS,
     MOST_ALLOWED,
@@ -126,11 +127,10 @@ def _judged_before(day: DayRecord) -> Judgement | None:
     if now.logloss_low is None or now.logloss_high is None:
         return None
     error = now.ne * (now.logloss_high - now.logloss_low) / (2 * Z_95 * now.logloss)
-    counts, effective = (
-        (day.rows, day.positives),
-        (now.effective[0], now.effective[1]) if now.effective else None,
+    effective = (now.effective[0], now.effective[1]) if now.effective else None
+    found = Measurements(
+        day.day, day.rows, day.positives, now.auc, now.ne, error, now.calibration, effective=effective
     )
-    found = Measurements(day.day, *counts, now.auc, now.ne, error, now.calibration, effective=effective)
     return judge(found, None)
 
 

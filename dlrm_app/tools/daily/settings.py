@@ -4,15 +4,17 @@ Typed settings come after those that they may change, and before those that are 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 
-from dlrm_app.config.days import RESERVED, DaysConfig, belongs_to, composed_json
+from dlrm_app.config.days import RESERVED, DaysConfig, as_given, belongs_to, composed_json
 from dlrm_app.config.overrides import Settings
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dates import hours_of
+from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.records import leaves
 from dlrm_app.text import in_brief, json_text, without_credentials
 
@@ -118,6 +120,19 @@ def sample_settings(config: DaysConfig) -> dict[str, Typed]:
     }
     exported = {"export": export_settings(config, folder, folder, folder)} if config.days.export else {}
     return settings | exported
+
+
+@contextmanager
+def keys_as_typed(command: str) -> Iterator[None]:
+    """Raises DlrmErrors of ``command`` with the keys that are typed for dlrm-days."""
+    try:
+        yield
+    except DlrmError as error:
+        problems = [as_given(each, command) for each in error.problems]
+        if command in RESERVED:
+            cure = f"its settings are typed as {command}.KEY=VALUE"
+            problems.append(Problem(f"dlrm-{command}", "failed", cure))
+        raise type(error)(*problems) from error
 
 
 def settings_of(config: DaysConfig, called: Mapping[str, Settings]) -> dict[str, object]:

@@ -92,10 +92,8 @@ def floor_text(config: PlanConfig, plan: EstimatedPlan, spec: ModelSpec) -> str:
     dense = dense_work(weights, config.model, tables, rows, config.optimizer.dense.kind)
     rates = described_rates(config.topology, plan.cluster, trainer.precision, trainer.tf32)
     floor = step_floor(plan, dense, config.sharding.collectives, rates)
-    least, most = (
-        f"{1000 * floor.seconds:,.3g} ms",
-        f"{trainer.global_batch_size / floor.seconds:,.0f} samples/s",
-    )
+    least = f"{1000 * floor.seconds:,.3g} ms"
+    most = f"{trainer.global_batch_size / floor.seconds:,.0f} samples/s"
     return "\n".join(
         [
             f"floor of a step: {least}, limited by {floor.limit}; at most {most}",

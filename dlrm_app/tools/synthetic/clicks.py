@@ -122,7 +122,7 @@ class Source:
             yield [f"{weight:.4f}".encode() for weight in np.exp(self.weight_spread * normal).tolist()]
 
     def _join_items(self, ranks: NDArray[np.int64]) -> list[bytes]:
-        """The ids of items with ``ranks`` [B, L] on this day, as the column of items has them."""
+        """The ids of items with ``ranks`` [B, M] on this day, as the column of items has them."""
         lives = IdLifetimes(*(values[[ITEM]] for values in self.lives))
         numbers = lives.numbers(ranks.reshape(-1, 1), self.day)
         ids = hash_ids(numbers, self.column_keys[[ITEM]]).reshape(ranks.shape)

@@ -30,11 +30,9 @@ def describe(config: GenerateConfig) -> str:
 
 
 def _lines(config: GenerateConfig) -> Iterator[str]:
-    has_orders, has_lists, has_weights = (
-        config.orders.rate > 0,
-        config.histories.length > 0,
-        config.weights > 0,
-    )
+    has_orders = config.orders.rate > 0
+    has_lists = config.histories.length > 0
+    has_weights = config.weights > 0
     yield "# Written by dlrm-generate: Criteo's format, and what else its lines hold"
     yield f"name: {_NAMES[has_orders, has_lists, has_weights]}  # kept in the manifest"
     yield r'delimiter: "\t"'

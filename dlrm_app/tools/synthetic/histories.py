@@ -23,7 +23,7 @@ _SLOTS = 256  # draws of a row: two lengths, MAX_LENGTH last items, half as many
 
 
 class DrawnLists(NamedTuple):
-    """Lists of B rows: ranks of ``last`` [B, L] and ``bought`` [B, M] items, then MISSING; ``counts`` [B, M]
+    """Lists of B rows: ranks of ``last`` [B, M] and ``bought`` [B, M'] items, then MISSING; ``counts`` [B, M']
     of the latter.
     """
 
@@ -88,10 +88,8 @@ def _places(key, numbers):  # type: ignore[no-untyped-def]  # compiled
     """Points [R, 3] that are spread evenly over the unit sphere."""
     places = np.empty((len(numbers), 3))
     for i in range(len(numbers)):
-        height, angle = (
-            2.0 * uniform(key, 2 * numbers[i]) - 1.0,
-            2.0 * np.pi * uniform(key, 2 * numbers[i] + 1),
-        )
+        height = 2.0 * uniform(key, 2 * numbers[i]) - 1.0
+        angle = 2.0 * np.pi * uniform(key, 2 * numbers[i] + 1)
         radius = np.sqrt(1.0 - height * height)
         places[i] = (radius * np.cos(angle), radius * np.sin(angle), height)
     return places

@@ -42,17 +42,17 @@ def hash_ids(ranks: NDArray[np.int64], column_keys: NDArray[np.uint32]) -> NDArr
 
 
 def join_ids(ids: NDArray[np.uint32], lengths: NDArray[np.integer]) -> list[bytes]:
-    """The texts of lists: the first ``lengths`` [B] of each row's ``ids`` [B, L]."""
+    """The texts of lists: the first ``lengths`` [B] of each row's ``ids`` [B, M]."""
     return _join((ids[..., None] >> _SHIFTS) & np.uint32(15), lengths)
 
 
 def join_digits(digits: NDArray[np.integer], lengths: NDArray[np.integer]) -> list[bytes]:
-    """The texts of lists: the first ``lengths`` [B] of each row's numbers [B, L], which are below 16."""
+    """The texts of lists: the first ``lengths`` [B] of each row's numbers [B, M], which are below 16."""
     return _join(digits[..., None].astype(np.uint8), lengths)
 
 
 def _join(digits: NDArray[np.integer], lengths: NDArray[np.integer]) -> list[bytes]:
-    """The texts of lists of hexadecimal ``digits`` [B, L, W]: the first ``lengths`` [B] elements of each row."""
+    """The texts of lists of hexadecimal ``digits`` [B, M, W]: the first ``lengths`` [B] elements of each row."""
     num_rows, longest, width = digits.shape
     text = np.full((num_rows, longest, width + 1), ord("|"), np.uint8)
     text[..., :width] = _HEX[digits]

@@ -44,7 +44,7 @@ def served(shop: Path) -> ServedExport:
 @pytest.fixture(scope="module")
 def scores(served: ServedExport) -> list[float]:
     """The scores of every row of ``json_rows``, all at once."""
-    (answer,) = served.score([served.rows.read(body_of(json_rows()), 512)])
+    (answer,) = served.score([served.requests.read(body_of(json_rows()), 512)])
     assert not isinstance(answer, RequestError)
     (scores,) = answer.values()
     return scores
@@ -59,7 +59,7 @@ def test_a_bad_row_spoils_its_own_request_alone(served: ServedExport, scores: li
     rows = json_rows()
     bad = [{**rows[3], "hour": "noon"}]
     requests = [rows[:3], [rows[0], *bad], bad * 2, rows[3:9]]
-    answers = served.score([served.rows.read(body_of(request), 512) for request in requests])
+    answers = served.score([served.requests.read(body_of(request), 512) for request in requests])
     for number, rows_of_it in ((0, slice(3)), (3, slice(3, 9))):
         answer = answers[number]
         assert not isinstance(answer, RequestError)

@@ -14,7 +14,7 @@ from dlrm_app.logs.sources import parquet_units
 from dlrm_app.logs.sources.feeds import BundleFeed, unit_feeds
 from dlrm_app.logs.sources.find_sources import find_files
 from dlrm_app.logs.sources.parquet_decoders import decode_plain, is_plain
-from dlrm_app.logs.sources.parquet_units import ParquetFeed, ParquetUnit, are_plain
+from dlrm_app.logs.sources.parquet_units import ParquetFeed, ParquetUnit, polars_is_preferred
 from dlrm_app.logs.sources.source import DamagedFileError
 from tests.preprocessing.running import run
 from tests.refusals import refused
@@ -139,8 +139,8 @@ def test_the_footer_decides_what_decodes_a_file(tmp_path: Path) -> None:
     for rows in (100, 30_000):
         pq.write_table(log(rows, long="a name of many letters "), tmp_path / "log.parquet")
         (source,) = find_files("input", str(tmp_path / "log.parquet"))
-        assert are_plain(source, names)
-        assert not are_plain(source, [*names, "items"])
+        assert polars_is_preferred(source, names)
+        assert not polars_is_preferred(source, [*names, "items"])
         (plain,) = read_all(tmp_path / "log.parquet", names, 64 << 20)
         (mixed,) = read_all(tmp_path / "log.parquet", [*names, "items"], 64 << 20)
         assert plain["shop"].type == pa.string_view()
@@ -149,7 +149,7 @@ def test_the_footer_decides_what_decodes_a_file(tmp_path: Path) -> None:
     repeated = long_names.set_column(5, "user", pa.array(["a name of many letters "] * 30_000))
     pq.write_table(repeated, tmp_path / "repeated.parquet")
     (source,) = find_files("input", str(tmp_path / "repeated.parquet"))
-    assert not are_plain(source, names)
+    assert not polars_is_preferred(source, names)
 
 
 @pytest.mark.parametrize("encoding", ["hash", "vocab"])
@@ -161,7 +161,7 @@ def test_both_decoders_give_the_same_dataset(
     found = []
     for way in ("as_the_footer_says", "arrow"):
         if way == "arrow":
-            monkeypatch.setattr(parquet_units, "are_plain", lambda source, names: False)
+            monkeypatch.setattr(parquet_units, "polars_is_preferred", lambda source, names: False)
         keys = [f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.parquet", "layout.unit_mib=1"]
         run(tmp_path / way, *keys, f"encoding={encoding}", "threads=2", "split.val=0.1")
         shards = sorted((tmp_path / way).rglob("*.parquet"))

@@ -31,7 +31,7 @@ from dlrm_app.logs.sources.parquet_decoders import decode_plain
 from dlrm_app.logs.sources.parquet_units import ParquetFeed, units_of
 from dlrm_app.logs.sources.remote_file import RemoteFile
 from dlrm_app.logs.sources.source import InputFile, check_unchanged
-from dlrm_app.logs.sources.store import address_of, look_at
+from dlrm_app.logs.sources.store import address_of, object_version
 from dlrm_app.logs.sources.text_units import TextFeed
 from tests.refusals import is_like, refused
 
@@ -253,7 +253,7 @@ def test_any_reads_give_the_bytes_of_a_file(
     ends = sorted({min(cut, size) for cut in cuts})
     apart = list(zip(ends[::2], ends[1::2], strict=False))  # as the parts of a file are
     plain = io.BytesIO(data)
-    with io.BufferedReader(RemoteFile(address, look_at(address), apart), 100) as file:
+    with io.BufferedReader(RemoteFile(address, object_version(address), apart), 100) as file:
         for at, count in reads:
             file.seek(at)
             plain.seek(at)
@@ -264,7 +264,7 @@ def test_any_reads_give_the_bytes_of_a_file(
 def test_no_more_than_the_next_pieces_is_held(flaky: FlakyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     data = random.Random(0).randbytes(1 << 18)
     address = address_of(flaky.put("/bucket/large", data))
-    with RemoteFile(address, look_at(address), [(0, len(data))]) as file:
+    with RemoteFile(address, object_version(address), [(0, len(data))]) as file:
         read = b""
         while part := file.read(5_000):
             read += part
@@ -280,7 +280,7 @@ def test_reading_ends_with_the_reason_after_some_patience(
     monkeypatch.setattr(store, "PATIENCE_SECONDS", 0.5)
     url = flaky.put("/bucket/log", TEXT).replace("http://", "http://me:secret@")
     address = address_of(f"{url}?token=secret")
-    version = look_at(address)
+    version = object_version(address)
     flaky.faults[:] = ["drop"] * 500
     with refused(
         DataError, str(address), "cannot be read (...)", "run the same command again later"
@@ -383,7 +383,7 @@ def test_a_list_spares_asking_for_each_object(bucket: TaggedStore, many: str) ->
     sources = find_files("input", many)
     assert len({path for path in bucket.asked if "part-" in path and "*" not in path}) == 3
     assert [source.version for source in sources] == [
-        (size, 0, tag) for size, tag in map(look_at, (address_of(source.path) for source in sources))
+        (size, 0, tag) for size, tag in map(object_version, (address_of(source.path) for source in sources))
     ]
     bucket.asked.clear()
     check_unchanged(sources)
@@ -430,13 +430,13 @@ def test_keys_regions_and_endpoints_of_a_profile_are_taken(
     )
     monkeypatch.setenv("AWS_PROFILE", "mine")
     flaky.put("/bucket/log", TEXT)
-    assert look_at(address_of("s3://bucket/log"))[0] == len(TEXT)
+    assert object_version(address_of("s3://bucket/log"))[0] == len(TEXT)
     assert "Credential=MINE/" in flaky.headers[-1][1]["Authorization"]
     assert "/eu-north-1/" in flaky.headers[-1][1]["Authorization"]
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OTHER")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
     monkeypatch.setenv("AWS_ENDPOINT_URL", flaky.url)
-    assert look_at(address_of("s3://bucket/log"))[0] == len(TEXT)
+    assert object_version(address_of("s3://bucket/log"))[0] == len(TEXT)
     assert "Credential=OTHER/" in flaky.headers[-1][1]["Authorization"]
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_PROFILE", "other")

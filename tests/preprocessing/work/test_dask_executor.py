@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from distributed import LocalCluster
 
@@ -22,6 +23,7 @@ from dlrm_app.logs.sources.source import DamagedFileError
 from dlrm_app.preprocessing.work import dask_executor
 from dlrm_app.tools.synthetic import generate
 from tests.composed import compose_config
+from tests.make_log import make_log
 from tests.preprocessing.running import configure, content, run
 from tests.refusals import refused
 
@@ -95,6 +97,20 @@ def test_a_worker_killed_half_way_changes_nothing_of_the_dataset(address: str, t
         assert second.poll() is None
     run(tmp_path / "local", *OPTIONS, f"input.train={clicks}")
     assert content(output) == content(tmp_path / "local")
+
+
+@pytest.mark.long
+def test_workers_split_by_time_as_threads_do(address: str, tmp_path: Path) -> None:
+    columns = ["{name: clicked, role: label}", "{name: age, role: dense, kind: float}"]
+    columns += ["{name: shop, role: sparse, kind: integer}", "{name: at, role: time, kind: seconds}"]
+    random = np.random.default_rng(0)
+    rows = {"clicked": random.integers(0, 2, 100_000), "age": random.normal(size=100_000)}
+    rows |= {"shop": random.integers(0, 50, 100_000), "at": random.integers(1 << 30, 1 << 31, 100_000)}
+    log = [*make_log(tmp_path, columns, rows), "split.by=at", "split.val=0.1", "encoding.num_embeddings=100"]
+    with started_worker(address), started_worker(address):
+        run(tmp_path / "dask", *log, "layout.unit_mib=1", *on(address))
+    run(tmp_path / "local", *log, "layout.unit_mib=1")
+    assert content(tmp_path / "dask") == content(tmp_path / "local")
 
 
 @pytest.mark.long

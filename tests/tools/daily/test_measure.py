@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.dataset.splits import ManifestSource
-from dlrm_app.encoding.contents import CONTENTS, Contents
+from dlrm_app.encoding.row_samples import SAMPLE_FILE, RowSample
 from dlrm_app.errors import DataError
 from dlrm_app.tools.daily.measure import (
     PROFILE,
@@ -130,11 +130,11 @@ def test_copies_within_a_day_are_known_rows(tmp_path: Path) -> None:
     }
     for name, rows in days.items():
         (tmp_path / name).mkdir()
-        Contents.of(rows).write(tmp_path / name / CONTENTS)
+        RowSample.of(rows).write(tmp_path / name / SAMPLE_FILE)
     assert known_rows(tmp_path / "first", []) == 0.0
     assert known_rows(tmp_path / "second", [tmp_path / "first"]) == 0.5
     assert known_rows(tmp_path / "third", [tmp_path / "first"]) == pytest.approx(501 / 1001)
-    (tmp_path / "first" / CONTENTS).unlink()
+    (tmp_path / "first" / SAMPLE_FILE).unlink()
     assert known_rows(tmp_path / "first", []) is None
 
 
@@ -142,8 +142,8 @@ def test_a_damaged_sample_of_an_earlier_day_has_a_cure(tmp_path: Path) -> None:
     hashes = np.arange(10, dtype=np.uint64)
     for day in ("first", "second", "third"):
         (tmp_path / day).mkdir()
-        Contents.of(hashes).write(tmp_path / day / CONTENTS)
-    damaged = tmp_path / "first" / CONTENTS
+        RowSample.of(hashes).write(tmp_path / day / SAMPLE_FILE)
+    damaged = tmp_path / "first" / SAMPLE_FILE
     damaged.write_bytes(b"")
     earlier = [tmp_path / "first", tmp_path / "second"]
     with refused(DataError, str(damaged), "cannot be read (...)", cure="...delete this file..."):

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dlrm_app.encoding.content import content_hashes
-from dlrm_app.encoding.contents import Contents, KnownShare
+from dlrm_app.encoding.row_hash import content_hashes
+from dlrm_app.encoding.row_samples import KnownShare, RowSample
 from dlrm_app.logs.arrow_rows import open_cursor
 from dlrm_app.logs.sources.feeds import unit_feeds
 from dlrm_app.preprocessing.request import read_request, with_file_specs
@@ -93,7 +93,7 @@ NUMBERS = st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 20).map(lambda n: 
 
 @given(st.lists(NUMBERS, max_size=4), NUMBERS, st.integers(1, 12))
 def test_a_sample_has_all_rows_of_its_contents(parts: list[list[int]], other: list[int], most: int) -> None:
-    sample = Contents.joined((Contents.of(np.array(part, np.uint64), most) for part in parts), most)
+    sample = RowSample.joined((RowSample.of(np.array(part, np.uint64), most) for part in parts), most)
     numbers = Counter(number for part in parts for number in part)
     inside = {n: count for n, count in sorted(numbers.items()) if n < 1 << (64 - sample.bits)}
     assert sample.hashes.tolist() == list(inside)
@@ -104,5 +104,5 @@ def test_a_sample_has_all_rows_of_its_contents(parts: list[list[int]], other: li
     expected = KnownShare(len(rest), sum(n in inside for n in rest))
     assert sample.count_of(np.array(other, np.uint64)) == expected
     if sample.bits == 0 or len(set(rest)) <= most:
-        seen = Contents.of(np.array(rest, np.uint64), 100).seen_in([sample])
+        seen = RowSample.of(np.array(rest, np.uint64), 100).seen_in([sample])
         assert seen == expected

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.checksums import file_difference
-from dlrm_app.encoding.content import content_hashes
+from dlrm_app.encoding.row_hash import content_hashes
 from dlrm_app.encoding.sparse import once_per_file
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import written_whole
@@ -26,17 +26,18 @@ logger = logging.getLogger(__name__)
 
 MAX_CONTENTS = 1 << 18
 """The most distinct contents of a sample: 4 MiB."""
-CONTENTS = "contents.npy"
+SAMPLE_FILE = "contents.npy"
 """The sample of a dataset's own rows, in its folder."""
 DAY_CONTENTS = 1 << 14
 """The most distinct contents of that sample: 256 KiB, so that the samples of all days can be kept."""
 _MIN_COPIES = 0.01
 """The share of copies above which a warning is logged."""
-_Z_95 = 1.96
+Z_95 = 1.96
+"""Standard errors on each side of an estimate: a 95% interval."""
 
 
 @dataclass(frozen=True)
-class Contents:
+class RowSample:
     """A sample of rows: distinct ``hashes`` [n] below 2^(64 - ``bits``), rising, and the ``counts`` [n] of their rows."""
 
     bits: int
@@ -44,13 +45,13 @@ class Contents:
     counts: NDArray[np.int64]
 
     @classmethod
-    def of(cls, hashes: NDArray[np.uint64], max_contents: int = MAX_CONTENTS) -> "Contents":
+    def of(cls, hashes: NDArray[np.uint64], max_contents: int = MAX_CONTENTS) -> "RowSample":
         """The sample of rows with these ``hashes``, which may repeat."""
         distinct, counts = np.unique(hashes, return_counts=True)
         return cls(0, distinct, counts).within(max_contents)
 
     @classmethod
-    def joined(cls, samples: Iterable["Contents"], max_contents: int = MAX_CONTENTS) -> "Contents":
+    def joined(cls, samples: Iterable["RowSample"], max_contents: int = MAX_CONTENTS) -> "RowSample":
         """The sample of all rows of ``samples``."""
         parts = list(samples)
         bits = max((part.bits for part in parts), default=0)
@@ -61,14 +62,14 @@ class Contents:
         totals = np.bincount(places, counts, len(distinct)).astype(np.int64)
         return cls(bits, distinct, totals).within(max_contents)
 
-    def thinned(self, bits: int) -> "Contents":
+    def thinned(self, bits: int) -> "RowSample":
         """The sample reduced to ``bits``, if it has fewer."""
         if bits <= self.bits:
             return self
         kept = int(np.searchsorted(self.hashes, np.uint64(1 << (64 - bits))))
-        return Contents(bits, self.hashes[:kept], self.counts[:kept])
+        return RowSample(bits, self.hashes[:kept], self.counts[:kept])
 
-    def within(self, max_contents: int) -> "Contents":
+    def within(self, max_contents: int) -> "RowSample":
         """The largest sample of these rows with at most ``max_contents``."""
         sample = self
         while len(sample.hashes) > max_contents:
@@ -90,7 +91,7 @@ class Contents:
         """The share of rows that have the content of another row."""
         return int(self.counts[self.counts > 1].sum()) / max(self.rows, 1)
 
-    def seen_in(self, others: Iterable["Contents"]) -> "KnownShare":
+    def seen_in(self, others: Iterable["RowSample"]) -> "KnownShare":
         """The rows of this sample whose content one of ``others`` has."""
         parts = list(others)
         bits = max([self.bits, *(part.bits for part in parts)])
@@ -115,24 +116,24 @@ class Contents:
             np.save(file, self.counts)
 
 
-def read_contents(path: Path, checksum: str | None = None) -> Contents:
+def read_row_sample(path: Path, checksum: str | None = None) -> RowSample:
     """Reads a sample. Raises DataError if the file is damaged or has another ``checksum``."""
     try:
         if checksum is not None and (difference := file_difference(path, None, checksum)):
             raise DataError(replace(difference, cure="copy the dataset folder again, or preprocess again"))
         with path.open("rb") as file:
             head, hashes, counts = (np.load(file, allow_pickle=False) for _ in range(3))
-        return Contents(int(head[0]), hashes, counts)
+        return RowSample(int(head[0]), hashes, counts)
     except (OSError, ValueError, EOFError, IndexError) as error:
         raise DataError(Problem(str(path), f"cannot be read ({error})", "preprocess again")) from error
 
 
-def known_contents(path: Path, checksum: str) -> Contents:
-    """``read_contents``, once per process."""
-    return once_per_file(path, {"checksum": checksum}, 0, lambda: read_contents(path, checksum))
+def cached_row_sample(path: Path, checksum: str) -> RowSample:
+    """``read_row_sample``, once per process."""
+    return once_per_file(path, {"checksum": checksum}, 0, lambda: read_row_sample(path, checksum))
 
 
-def warn_of_copies(sample: Contents, rows: str) -> None:
+def warn_of_copies(sample: RowSample, rows: str) -> None:
     """Warns if more than a small share of ``rows`` are copies."""
     if sample.copies.share > _MIN_COPIES:
         logger.warning(
@@ -161,16 +162,16 @@ class KnownShare:
     def least(self) -> float:
         """The lower end of the 95% interval of the share (Wilson 1927)."""
         n = max(self.rows, 1)
-        centre = self.share + _Z_95**2 / (2 * n)
-        reach = _Z_95 * math.sqrt(self.share * (1 - self.share) / n + (_Z_95 / (2 * n)) ** 2)
-        return max((centre - reach) / (1 + _Z_95**2 / n), 0.0)
+        centre = self.share + Z_95**2 / (2 * n)
+        reach = Z_95 * math.sqrt(self.share * (1 - self.share) / n + (Z_95 / (2 * n)) ** 2)
+        return max((centre - reach) / (1 + Z_95**2 / n), 0.0)
 
 
-class ContentCounter:
+class RowSampler:
     """Collects a sample of the rows of a unit, within bounded memory."""
 
     def __init__(self) -> None:
-        self._sample = Contents.of(np.empty(0, np.uint64))
+        self._sample = RowSample.of(np.empty(0, np.uint64))
         self._parts: list[NDArray[np.uint64]] = []
         self._waiting = 0
 
@@ -184,11 +185,11 @@ class ContentCounter:
 
     def _join(self) -> None:
         if self._parts:
-            self._sample = Contents.joined([self._sample, Contents.of(np.concatenate(self._parts))])
+            self._sample = RowSample.joined([self._sample, RowSample.of(np.concatenate(self._parts))])
             self._parts, self._waiting = [], 0
 
     @property
-    def sample(self) -> Contents:
+    def sample(self) -> RowSample:
         self._join()
         return self._sample
 

@@ -22,7 +22,9 @@ def content_hashes(raw: RawColumns, spec: Spec) -> NDArray[np.uint64]:
     hashes = np.zeros(len(raw.labels), np.uint64)
     own = {column.name for column in spec.columns}
     num_dense = sum(column.name in own for column in spec.dense)
-    for seconds in raw.times:
+    for column, seconds in zip(spec.times, raw.times, strict=True):
+        if column.name not in spec.derived_from:
+            continue  # it decides the splits, and rows that are scored need not have it
         whole = np.where(np.isnan(seconds), -(2.0**63), np.floor(seconds))
         _add_keys(whole.astype(np.int64).view(np.uint64), hashes)
     for numbers in raw.dense[:num_dense]:
