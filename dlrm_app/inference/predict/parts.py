@@ -249,9 +249,9 @@ class RawParts:
     def _encode(self, unit: InputUnit, spec: Spec, tally: PartTally) -> Iterator[Chunk]:
         cursor = open_cursor(unit, spec)
         manifest = self._manifest
-        columns = manifest.dense, manifest.sparse
-        encoder = Encoder(spec, *columns, manifest.folder, vectors=manifest.vectors)
-        learnt, counter = self.learnt, ValueCounter(*columns, manifest.vectors)
+        encoder = Encoder(spec, manifest.dense, manifest.sparse, manifest.folder, vectors=manifest.vectors)
+        counter = ValueCounter(manifest.dense, manifest.sparse, manifest.vectors)
+        learnt = self.learnt
         for raw in cursor.rows(CHUNK_ROWS, None):
             lines = cursor.row_lines()
             tally.leave_out(cursor.take_rejects())
