@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from dlrm_app.checksums import checksum
-from dlrm_app.dataset.vector_rows import VectorRows
 from dlrm_app.tables.table import Table
+from dlrm_app.tables.vector_rows import VectorRows
 from dlrm_app.training.setup import Trainable
 from tests.plain_model import PlainModel
 from tests.plain_training import weights_of

@@ -11,11 +11,11 @@ from typing import Any
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule, described_label, label_in, other_labels
 from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
-from dlrm_app.dataset.vector_rows import VectorRows
 from dlrm_app.dates import day_number
 from dlrm_app.errors import DataError, Problem, first_problems
 from dlrm_app.records import Json
 from dlrm_app.tables.table import Table
+from dlrm_app.tables.vector_rows import VectorRows
 from dlrm_app.text import listed
 
 

@@ -21,13 +21,13 @@ from dlrm_app.config.values import VectorType
 from dlrm_app.dataset.arrow import VECTOR_TYPES, array_of
 from dlrm_app.dataset.encoding_files import BEFORE_ALL_DAYS, read_rows, read_vocabulary, write_file
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
-from dlrm_app.dataset.vector_rows import VectorRows
 from dlrm_app.encoding.sparse import FIRST_ID, MISSING_ID, RARE_ID, keys_of, look_up, open_table
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import written_whole
-from dlrm_app.logs.spec import LogColumn
+from dlrm_app.logs.spec import LogColumn, Spec
 from dlrm_app.logs.vector_files import VectorFile
 from dlrm_app.records import Json
+from dlrm_app.tables.vector_rows import VectorRows
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,19 @@ class _Known:
         return cls([values], keys_of(values), days, rows)
 
 
+def vector_file_problems(spec: Spec, base: Manifest | None, grows: bool) -> list[Problem]:
+    """Problems of the files of vectors that are read, found in their footers. ``base``: the dataset whose encodings are
+    used, or grown.
+    """
+    known = {column.name for column in base.sparse} if base and not grows else set()
+    files = [_file_of(column) for column in spec.looked_up if column.name not in known]
+    return [problem for file in files if (problem := file.problem()) is not None]
+
+
+def _file_of(column: LogColumn) -> VectorFile:
+    return VectorFile(column.file or "", column.kind or "", f"file={column.file} of {column.name}")
+
+
 def make_vector_table(
     column: LogColumn, output: Path, dtype: VectorType, parent: Manifest | None = None, day: int | None = None
 ) -> tuple[SparseColumn, VectorGrowth]:
@@ -70,7 +83,7 @@ def make_vector_table(
     ``parent``: the dataset whose vocabularies grow, on ``day``. Raises DataError for a file that cannot be used.
     """
     known = _Known.of(column, parent)
-    file = VectorFile(column.file or "", column.kind or "", f"file={column.file} of {column.name}")
+    file = _file_of(column)
     new_values, new_keys = _new_values(file, known.keys)
     keys, num_known = np.concatenate([known.keys, new_keys]), len(known.keys)
     vocabulary = {

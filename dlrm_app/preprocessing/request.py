@@ -11,6 +11,7 @@ from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.manifest import KeptColumn, Manifest
 from dlrm_app.encoding.column_settings import ColumnSettings, setting_problems
 from dlrm_app.encoding.columns import ColumnRules, base_transform, column_rules, read_base
+from dlrm_app.encoding.vector_tables import vector_file_problems
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.logs.beginning import source_spec
 from dlrm_app.logs.labels import with_one_label
@@ -115,6 +116,7 @@ def read_request(config: PreprocessConfig) -> Request:
     refuse_if(
         [
             *setting_problems(columns, spec, base),
+            *vector_file_problems(spec, base, encoding.grow_from is not None),
             *unlabelled * (is_sampled and not has_clicks),
             *_split_problems(config.split, spec),
         ]

@@ -36,9 +36,9 @@ from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import constraint_faults
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.config.values import Count, Positive, value_problems
-from dlrm_app.dataset.vector_rows import VectorRows
 from dlrm_app.errors import ConfigError, Problem, first_problems, refuse_if
 from dlrm_app.tables.table import Attention, Table
+from dlrm_app.tables.vector_rows import VectorRows
 from dlrm_app.text import listed
 
 DataType = Literal["fp32", "fp16", "bf16"]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dlrm_app.dataset.vector_rows import VectorRows
 from dlrm_app.records import Json
+from dlrm_app.tables.vector_rows import VectorRows
 
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
 

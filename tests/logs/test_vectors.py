@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dlrm_app.encoding.row_hash import content_hashes
 
 from dlrm_app.dataset.arrow import pack_vectors, unpack_vectors
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.vector_columns import VectorColumn
+from dlrm_app.encoding.row_hash import content_hashes
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.logs.arrow_rows import ArrowCursor
