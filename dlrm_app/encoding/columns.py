@@ -121,11 +121,9 @@ def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) ->
     """The rules for the columns of ``spec``. ``settings`` has no open choices; ``base`` comes from ``read_base``."""
     encoding, dense = settings.encoding, settings.dense
     names = [column.name for column in spec.sparse]
-    day = None if encoding.day is None else str(encoding.day)
+    day = vocabulary_day(encoding, base)
     vectors = vector_columns(settings.vector_type, spec, base)
     if base is not None:
-        if day is None and encoding.grow_from:
-            day = day_after(base.lineage.day) if base.lineage else "1"
         has_vocabulary = {c.name for c in base.sparse if c.encoding["kind"] == "vocab" and encoding.grow_from}
         new = new_columns(base, spec)
         counted = frozenset(names) - has_vocabulary - {*new}
@@ -168,6 +166,13 @@ def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) ->
         tuple(spec.looked_up),
         settings.vector_type,
     )
+
+
+def vocabulary_day(encoding: EncodingConfig, base: Manifest | None) -> str | None:
+    """The day of vocabularies that grow: the one that is given, or the one after that of ``base``; None if none does."""
+    if encoding.day is None and encoding.grow_from and base is not None:
+        return day_after(base.lineage.day) if base.lineage else "1"
+    return None if encoding.day is None else str(encoding.day)
 
 
 def vector_columns(dtype: VectorType, spec: Spec, base: Manifest | None) -> tuple[VectorColumn, ...]:

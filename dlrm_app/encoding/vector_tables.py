@@ -9,7 +9,7 @@ take its vectors, new ones get the next ids, and values that it lacks keep what 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -62,13 +62,27 @@ class _Known:
         return cls([values], keys_of(values), days, rows)
 
 
+DAY = "{day}"
+"""Stands for the vocabularies' day in the name of a file of vectors."""
+
+
+def with_files_of(spec: Spec, day: str | None) -> Spec:
+    """``spec`` with the files of vectors of ``day``."""
+    if day is None:
+        return spec
+    named = (replace(c, file=c.file.replace(DAY, day)) if c.file else c for c in spec.derived)
+    return replace(spec, derived=tuple(named))
+
+
 def vector_file_problems(spec: Spec, base: Manifest | None, grows: bool) -> list[Problem]:
     """Problems of the files of vectors that are read, found in their footers. ``base``: the dataset whose encodings are
     used, or grown.
     """
     known = {column.name for column in base.sparse} if base and not grows else set()
     files = [_file_of(column) for column in spec.looked_up if column.name not in known]
-    return [problem for file in files if (problem := file.problem()) is not None]
+    cure = "give encoding.day, or name a file"
+    undated = [Problem(file.key, f"has {DAY}, and there is none", cure) for file in files if DAY in file.path]
+    return undated or [problem for file in files if (problem := file.problem()) is not None]
 
 
 def _file_of(column: LogColumn) -> VectorFile:

@@ -10,8 +10,8 @@ from dlrm_app.config.datasets import AUTO, SPLITS_BY, TIME_KEYS, InputConfig, Pr
 from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.manifest import KeptColumn, Manifest
 from dlrm_app.encoding.column_settings import ColumnSettings, setting_problems
-from dlrm_app.encoding.columns import ColumnRules, base_transform, column_rules, read_base
-from dlrm_app.encoding.vector_tables import vector_file_problems
+from dlrm_app.encoding.columns import ColumnRules, base_transform, column_rules, read_base, vocabulary_day
+from dlrm_app.encoding.vector_tables import vector_file_problems, with_files_of
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.logs.beginning import source_spec
 from dlrm_app.logs.labels import with_one_label
@@ -85,7 +85,10 @@ def kept_settings(config: PreprocessConfig) -> Json:
     settings = {key: value for key, value in asdict(config).items() if key not in _EXECUTION_KEYS}
     if config.sampling.negatives is None:
         del settings["sampling"]
-    if not any(isinstance(c, Mapping) and c.get("role") == VECTOR for c in config.dataset.columns):
+    columns = (each for each in config.dataset.columns if isinstance(each, Mapping))
+    derived = (each for each in config.dataset.derived or () if isinstance(each, Mapping))
+    has_rows = any(each.get("role") == VECTOR for each in columns)
+    if not (has_rows or any(each.get("kind") == "vectors" for each in derived)):
         del settings["vectors"]
     for key in ("negatives_kept", "labels"):
         if settings["dataset"][key] is None:
@@ -104,6 +107,7 @@ def read_request(config: PreprocessConfig) -> Request:
     if base is not None:
         encoding = replace(encoding, crosses=base.config.get("encoding", {}).get("crosses"))
     spec = replace(read_spec(config.dataset, encoding.crosses), by_position=config.input.by_position)
+    spec = with_files_of(spec, vocabulary_day(encoding, base))
     has_train = config.input.train is not None and "train" not in config.input.unlabelled
     has_clicks = spec.label is not None and has_train
     columns = ColumnSettings(

@@ -88,7 +88,7 @@ def floor_text(config: PlanConfig, plan: EstimatedPlan, spec: ModelSpec) -> str:
     except ConfigError as error:
         return f"no floor of a step: {error}"
     weights = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
-    rows, tables = trainer.global_batch_size // plan.cluster.num_ranks, list(plan.work.tables.values())
+    rows, tables = trainer.global_batch_size // plan.cluster.num_ranks, spec.given_tables
     dense = dense_work(weights, config.model, tables, rows, config.optimizer.dense.kind)
     rates = described_rates(config.topology, plan.cluster, trainer.precision, trainer.tf32)
     floor = step_floor(plan, dense, config.sharding.collectives, rates)
