@@ -152,7 +152,7 @@ def _frozen_spec(
     if not isinstance(spec, Mapping) or not isinstance(spec.get("features"), list):
         return spec
     place, features = f"tables.specs ({spec.get('name', 'no name')})", spec["features"]
-    found = [vectors[name] for name in features if name in vectors]
+    found = [vectors[name] for name in features if isinstance(name, str) and name in vectors]
     if not found:
         if spec.get("train") is False:
             rule, cure = "is for tables of columns of kind: vectors", "leave it out, or name such a column"
