@@ -1,4 +1,4 @@
-"""Forks of a process that has computed: they lack its threads, for which OpenMP and others would wait for ever."""
+"""Forks of a process that has computed: they lack its threads, for which OpenMP and others would wait forever."""
 
 import os
 

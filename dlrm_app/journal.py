@@ -25,6 +25,8 @@ Finish = Callable[[], R]
 """The end of a piece of work: waits for the disk and returns the record."""
 
 _RECORD = ".json"
+REPEAT = "then run the same command again; it continues where it stopped"
+"""What to do once the cause of an interruption is gone."""
 
 
 @dataclass(frozen=True)

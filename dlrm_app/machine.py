@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+GIB = 2**30
 UNLIMITED = 1 << 62
 """Limits from here on mean none: cgroup v1 writes the largest whole number of pages below 2^63 bytes for "no limit"."""
 
@@ -118,15 +119,17 @@ HIDDEN = ("", "-1")
 class Driver:
     """The NVIDIA driver.
 
-    ``seen``: how it was found. ``version``: such as 580.65.06. ``cuda``: the newest supported, such as (13, 0).
+    ``source``: where it was found.
+    ``version``: such as 580.65.06.
+    ``cuda``: the newest supported, such as (13, 0).
     """
 
-    seen: str
+    source: str
     version: str | None = None
     cuda: tuple[int, int] | None = None
 
     def __str__(self) -> str:
-        parts = [self.version, f"CUDA up to {_dotted(self.cuda)}" if self.cuda else None, self.seen]
+        parts = [self.version, f"CUDA up to {_dotted(self.cuda)}" if self.cuda else None, self.source]
         return ", ".join(part for part in parts if part)
 
     @property

@@ -73,7 +73,8 @@ class Format(Generic[R]):
     """The file of a versioned record of type ``kind``: JSON, or YAML if the file's name ends in .yaml.
 
     ``cure``: ends every message about a file that cannot be used; ``{folder}`` stands for the file's folder.
-    ``is_sealed``: the file has a checksum of its values. ``comment``: the first line of a YAML file.
+    ``is_sealed``: True if the file has a checksum of its values.
+    ``comment``: the first line of a YAML file.
 
     Fields that a later release of the same version adds are ignored.
     """

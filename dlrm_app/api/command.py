@@ -22,7 +22,8 @@ def _say_nothing(_: str) -> None:
 class Call:
     """A call of a command.
 
-    ``config``: the configuration composed of the typed ``settings``; ``words``: the settings as they were typed.
+    ``config``: the configuration composed of the typed ``settings``.
+    ``words``: the settings as they were typed.
     ``say``: shows a line to the user while the job runs.
     """
 

@@ -313,9 +313,9 @@ class PreprocessConfig(Section):
         if sum(fraction or 0 for fraction in fractions.values()) >= 1:
             rule = "and split.test leave nothing to train on"
             yield Problem("split.val", rule, "their sum must be under 1")
-        kept = {} if list(self.dataset.rules()) else self.dataset.kept_shares()
+        shares = {} if list(self.dataset.rules()) else self.dataset.kept_shares()
         for name, key in self.split.keys.items():
-            if kept.get(name) != kept.get("train"):
+            if shares.get(name) != shares.get("train"):
                 rule = f"says that {name} and train are other samples, and {key} cuts one off the other"
                 cure = f"give one share for both, or input.{name}"
                 yield Problem("dataset.negatives_kept", rule, cure, self.dataset.negatives_kept)

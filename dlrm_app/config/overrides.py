@@ -34,8 +34,9 @@ NOTHING = "nothing"
 class Overrides:
     """The settings that replace values of conf/.
 
-    ``choices``: group → the name of its choice, as it is registered with Hydra; ``values``: dotted key →
-    value; ``hydra``: Hydra's own settings.
+    ``choices``: group → the name of its choice, as it is registered with Hydra.
+    ``values``: dotted key → value.
+    ``hydra``: Hydra's own settings.
     """
 
     choices: dict[str, str] = field(default_factory=dict)

@@ -5,6 +5,7 @@ Values and their explanations are in conf/train.yaml and its groups.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,17 @@ from typing import Any, Literal
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
 from dlrm_app.config.schema import REQUIRED, Section, build
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
-from dlrm_app.config.values import BatchRows, BelowOne, Count, Minutes, Seed, Share, Threads, Whole
+from dlrm_app.config.values import (
+    BatchRows,
+    BelowOne,
+    Count,
+    Minutes,
+    Seed,
+    Share,
+    Threads,
+    Whole,
+    choice_problems,
+)
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.records import Json, leaves
 from dlrm_app.typed import install_command
@@ -141,14 +152,31 @@ class CheckpointConfig(Section):
     asynchronous: bool = REQUIRED
 
 
+TRACKER_ENTRY_POINTS = "dlrm_app.trackers"
+"""The group of entry points in which other packages name their trackers."""
+TRACKER_EXTRAS = {"tensorboard": "watch", "mlflow": "mlflow", "wandb": "wandb"}
+"""Built-in tracker, which is also its package's name → the extra that installs it."""
+
+
 @dataclass(slots=True)
 class LoggingConfig(Section):
     tensorboard: bool = REQUIRED
+    trackers: list[str] = field(default_factory=list)
+
+    @property
+    def all_trackers(self) -> list[str]:
+        """The trackers to tell of the run."""
+        return [*(["tensorboard"] if self.tensorboard else []), *self.trackers]
 
     def rules(self) -> Iterator[Problem]:
-        if self.tensorboard and find_spec("tensorboard") is None:
-            rule = "needs the package tensorboard, which is not installed"
-            yield Problem("tensorboard", rule, install_command("watch"))
+        others = [point.name for point in entry_points(group=TRACKER_ENTRY_POINTS)] if self.trackers else []
+        for name in dict.fromkeys(self.all_trackers):
+            key = "tensorboard" if name == "tensorboard" and self.tensorboard else "trackers"
+            if name in TRACKER_EXTRAS and find_spec(name) is None:
+                rule = f"needs the package {name}, which is not installed"
+                yield Problem(key, rule, install_command(TRACKER_EXTRAS[name]))
+            elif name not in (*TRACKER_EXTRAS, *others):
+                yield from choice_problems("trackers", name, [*TRACKER_EXTRAS, *others])
 
 
 @dataclass(slots=True)

@@ -24,8 +24,8 @@ def label_in(manifest: Manifest) -> Label | None:
 
 
 def described_label(manifest: Manifest) -> Json:
-    """The entries ``label`` and, of rows with several, ``labels`` in a description of columns: those of the rows, or
-    of the target columns; nothing if they have none.
+    """The entry ``label`` of a description of columns and, if rows have several labels, ``labels``. They are those of
+    the rows, or of the target columns; empty without a label.
     """
     label = label_in(manifest) or (
         Label(manifest.target_label) if manifest.target_label is not None else None

@@ -13,9 +13,9 @@ from dlrm_app.table import Columns, Rows, integer, share
 from dlrm_app.text import NONE
 
 LabelSums = Sequence[Sequence[float]]
-"""[L - 1, WIDTH]: for each other label the rows that have it, those where it is 1, and the sums of the weights of both;
-the same among rows without the main label; both again of the rows where its ``given`` is 1, 0 if it has none; rows
-where it is 1 and its ``given`` 0.
+"""WIDTH numbers for each other label, [L - 1, WIDTH]. First four: the rows that have it, those where it is 1, and the
+sums of the weights of both. Then these four among the rows whose main label is 0; all eight again for the rows where
+its ``given`` is 1 (0 if it has none); and the rows where it is 1 and its ``given`` is 0.
 """
 WIDTH = 17
 
@@ -115,10 +115,11 @@ def label_table(manifest: Manifest) -> tuple[Columns, Rows]:
 
 
 def one_class_labels(manifest: Manifest, split: str) -> dict[str, str]:
-    """Label → why its rows in ``split`` teach and measure nothing: none has it, or all that count are 0 or all are 1.
+    """Label → the reason why nothing can be learnt or measured of it in ``split``: no row has it, or all rows that
+    count have the same value.
 
-    Labels of both classes are left out, and all if the split has no labels. A label that is given another one counts
-    where that one is 1, and rows count by their weights.
+    Labels of both classes are left out, as are all labels of a split without labels. A label that is given another one
+    counts where that one is 1, and rows count by their weights.
     """
     if manifest.label is None or manifest.splits[split].positives is None:
         return {}
@@ -149,11 +150,11 @@ def _one_class(
 
 
 ROUNDING = 1e-12
-"""A sum of weights that is this share of another is 0."""
+"""A sum of weights of at most this share of another one counts as 0."""
 
 
 def given_lines(manifest: Manifest) -> Iterator[str]:
-    """What the rows say of each label: those that teach a label that is given another one, and warnings."""
+    """A line for each label that is given another one, with the rows that teach it, and warnings."""
     for label in manifest.other_labels:
         if label.given is not None and "train" in manifest.splits and manifest.splits["train"].labels:
             yield _taught_line(manifest.without_weights(), label)
@@ -169,7 +170,7 @@ def given_lines(manifest: Manifest) -> Iterator[str]:
 
 
 def class_lines(manifest: Manifest) -> Iterator[str]:
-    """A warning for each label of which a split has one class alone, or none."""
+    """A warning for each label of which a split has only one class, or no rows."""
     for split in manifest.splits:
         for why in one_class_labels(manifest, split).values():
             then = (

@@ -13,20 +13,18 @@ vectors (``vector_columns``) and the parts of kept columns.
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dlrm_app.dataset.lineage import Lineage
+from dlrm_app.dataset.manifest_faults import KINDS_WITH_A_FILE, faults_of
 from dlrm_app.dataset.splits import LabelCounts, ManifestSource, Shard, Split, ValueCounts, WeightSums
 from dlrm_app.dataset.vector_columns import VectorColumn
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import escapes
 from dlrm_app.records import ALWAYS, IF_SET, NOT_WRITTEN, Format, Json
 
 MANIFEST = "manifest.json"
-_KINDS_WITH_A_FILE = ("vocab", "target")
 SUGGESTION = "delete the folder and preprocess again"
 
 
@@ -43,10 +41,11 @@ class DenseColumn:
 class SparseColumn:
     """A column of ids in [0, ``num_embeddings``).
 
-    ``encoding``, with vocab/<name>.parquet if it is a vocabulary, is everything needed to encode a raw value at serving
-    time. ``distinct`` counts raw values seen, of all columns that share its vocabulary; ``collisions`` those that share
-    their id with another one (None if not counted); with ``estimated`` both are estimates. ``weights``: the column with
-    a weight for each id of the lists, if they have any.
+    ``encoding``: everything needed to encode a raw value at serving time, with vocab/<name>.parquet for a vocabulary.
+    ``distinct``: the number of distinct raw values, of all columns that share the vocabulary.
+    ``collisions``: the number of distinct values that share their id with another one; None if not counted.
+    ``estimated``: True if ``distinct`` and ``collisions`` are estimates.
+    ``weights``: the column with a weight for each id of the lists, if they have any.
     """
 
     name: str
@@ -86,7 +85,8 @@ class LearntLabel:
     """One of several labels that a model learns, a column of 0 and 1 in the log.
 
     ``given``: a label before it without which it is never 1, such as the click of an order; the model predicts the
-    probability of both (``model.labels``). ``loss_weight``: the factor of its loss.
+    probability of both (``model.labels``).
+    ``loss_weight``: the factor of its loss.
     """
 
     name: str
@@ -158,10 +158,15 @@ class Manifest:
         return self.path
 
     @property
+    def rules(self) -> list[tuple[str, Json]]:
+        """(name, transform or encoding) of every feature, the sparse ones first."""
+        return [(c.name, c.encoding) for c in self.sparse] + [(c.name, c.transform) for c in self.dense]
+
+    @property
     def encoding_files(self) -> list[str]:
         """The files beside the manifest for encoding raw rows and for the next growth, relative to the folder."""
-        rules = [c.encoding for c in self.sparse] + [c.transform for c in self.dense]
-        files = [rule["file"] for rule in rules if rule["kind"] in _KINDS_WITH_A_FILE]
+        rules = [rule for _, rule in self.rules]
+        files = [rule["file"] for rule in rules if rule["kind"] in KINDS_WITH_A_FILE]
         files += [rule["contents"]["file"] for rule in rules if "contents" in rule]
         files += [rule["vectors"]["file"] for rule in rules if "vectors" in rule and self.has_vectors]
         return list(dict.fromkeys(files + (self.lineage.files if self.lineage else [])))
@@ -195,7 +200,7 @@ class Manifest:
         """(the sum of the weights of the positives of ``split``, that of all its rows); without weights, their numbers.
 
         ``all_negatives``: negatives count 1 / ``kept_share`` times, as in metrics; False: once, as in the loss.
-        ``label``: another one than the main label, of rows that have it.
+        ``label``: another label than the main one; only the rows that have it count.
         """
         part, share = self.splits[split], self.kept_share(split) if all_negatives else 1.0
         if label is not None and label.name != self.label:
@@ -204,11 +209,13 @@ class Manifest:
         return clicks, rows if share == 1.0 else clicks + (rows - clicks) / share
 
     def where_given(self, split: str, label: LearntLabel) -> tuple[float, float, float]:
-        """(the sum of the weights of the positives of ``label``, those of the rows that have it, those of all rows): of
-        the rows of ``split`` where its ``given`` is 1, as ``clicks_and_rows`` counts them.
+        """Sums of weights over the rows of ``split`` where the label's ``given`` is 1: (its positives, the rows that
+        have it, all of them).
 
-        For a label that stands alone: of all rows. In a dataset of an earlier version, which did not count them, all
-        rows where ``given`` is 1 count as such that have the label.
+        Rows count as in ``clicks_and_rows``.
+
+        For a label that stands alone, the sums are over all rows. A dataset of an earlier version lacks these counts;
+        there, all rows where ``given`` is 1 count as having the label.
         """
         by_name = {each.name: each for each in self.labels}
         if label.given is None:
@@ -291,68 +298,9 @@ def read_manifest(folder: Path) -> Manifest:
             )
         )
     manifest = _FORMAT.read(path)
-    if faults := _faults(manifest):
+    if faults := faults_of(manifest):
         raise DataError(Problem(str(path), f"is damaged ({', '.join(faults)})", SUGGESTION))
     return replace(manifest, path=folder)
-
-
-def _faults(manifest: Manifest) -> list[str]:
-    """Problems beyond types: missing encodings, counts that do not add up, double names, files outside the folder."""
-    rules = [(c.name, c.transform) for c in manifest.dense] + [(c.name, c.encoding) for c in manifest.sparse]
-    faults = [f"{name} has no kind" for name, rule in rules if not isinstance(rule.get("kind"), str)]
-    for name, split in manifest.splits.items():
-        in_shards = sum(shard.rows for shard in split.shards)
-        if split.rows != in_shards:
-            faults.append(f"{name} has {split.rows} rows, its shards {in_shards}")
-        if split.positives is not None and not 0 <= split.positives <= split.rows:
-            faults.append(f"{name} has {split.positives} positives in {split.rows} rows")
-        faults += [
-            f"{name} counts values of {column} that cannot be"
-            for column, counts in split.values.items()
-            if min(astuple(counts)) < 0 or counts.missing > counts.rows or counts.unseen > counts.values
-        ]
-        sums = split.weights or WeightSums(0.0, 0.0)
-        if not 0 <= sums.positives <= sums.all:
-            faults.append(f"{name} has positives of weight {sums.positives} in rows of weight {sums.all}")
-        others = [each.name for each in manifest.other_labels] if split.positives is not None else []
-        if others != [*split.labels]:
-            faults.append(f"{name} counts the labels {[*split.labels]}, not {others}")
-        for label, of_label in split.labels.items():
-            if not 0 <= of_label.positives <= of_label.rows <= split.rows:
-                faults.append(
-                    f"{name} has {of_label.positives} positives in {of_label.rows} rows with {label} of {split.rows}"
-                )
-        if not 0 < manifest.kept_share(name) <= 1:
-            faults.append(f"{name} keeps {manifest.kept_share(name)} of its negatives")
-    for shard in manifest.shards:
-        if shard.rows != sum(shard.row_groups) or min(shard.row_groups, default=0) < 0:
-            faults.append(f"{shard.path} has {shard.rows} rows, its row groups {shard.row_groups}")
-    for column in manifest.sparse:
-        if not 1 <= column.num_embeddings < 2**31:
-            faults.append(f"{column.name} has {column.num_embeddings} ids, which int32 cannot number")
-    paths = [shard.path for shard in manifest.shards]
-    parts = [part for column in manifest.kept for part in column.parts]
-    parts += [column.name for column in manifest.vectors]
-    labels: list[str | None] = [each.name for each in manifest.labels] or [manifest.label]
-    if labels[0] != manifest.label:
-        faults.append(f"{labels[0]} comes before the label {manifest.label}")
-    weights = filter(None, [manifest.weight, *(column.weights for column in manifest.sparse)])
-    counts = Counter([*labels, *weights, *(name for name, _ in rules), *parts, *paths])
-    faults += [
-        f"{c.name} has element weights and no lists" for c in manifest.sparse if c.weights and not c.multi_hot
-    ]
-    faults += [f"{name} occurs {times} times" for name, times in counts.items() if times > 1]
-    filed = [rule for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
-    files = [rule.get("file") for rule in filed]
-    faults += [f"{file!r} is not a file" for file in files if not isinstance(file, str)]
-    faults += [
-        f"{rule.get('file')!r} has no checksum" for rule in filed if not isinstance(rule.get("checksum"), str)
-    ]
-    names = [file for file in files if isinstance(file, str)] + paths
-    names += [rule[part]["file"] for _, rule in rules for part in ("contents", "vectors") if part in rule]
-    names += [manifest.contents["file"]] if manifest.contents else []
-    names += manifest.lineage.files if manifest.lineage else []
-    return faults + [f"{name!r} is outside the folder" for name in names if escapes(name)]
 
 
 def label_of(manifest: Manifest, split: str) -> str:

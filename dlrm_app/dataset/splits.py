@@ -4,8 +4,6 @@ from dataclasses import astuple, dataclass, field
 
 from dlrm_app.records import IF_SET
 
-SPLITS = ("train", "val", "test")
-
 
 @dataclass(frozen=True)
 class Shard:
@@ -28,12 +26,14 @@ class WeightSums:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """The ``rows`` of a split that have another label, those where it is 1, and the sums of their weights, if rows
-    have weights.
+    """Counts of the rows of a split that have another label than the main one.
 
-    ``negatives``: those of the rows without the main label, if sampling has kept a share of these. ``without_given``:
-    rows where the label is 1 and its ``given`` is 0. ``where_given``: the counts of the rows where its ``given`` is 1;
-    None for a label that stands alone, and in a dataset of an earlier version.
+    ``positives``: the rows where it is 1.
+    ``weights``: the sums of the weights of both, if rows have weights.
+    ``negatives``: the counts of the main label's negatives among these rows, if sampling has kept a share of them.
+    ``without_given``: the rows where the label is 1 and its ``given`` is 0.
+    ``where_given``: the counts of the rows where its ``given`` is 1; None for a label that stands alone, and in a
+    dataset of an earlier version.
     """
 
     rows: int
@@ -81,8 +81,13 @@ class ValueCounts:
 
 @dataclass(frozen=True)
 class Split:
-    """A split. ``positives`` is None without a label. ``rejects`` counts malformed input lines, ``left_out`` the
-    negatives that sampling left out. ``weights`` is set if rows have weights. ``labels``: of every other label.
+    """A split.
+
+    ``positives``: the number of positives; None without a label.
+    ``rejects``: the number of malformed input lines.
+    ``left_out``: the number of negatives that sampling left out.
+    ``weights``: set if rows have weights.
+    ``labels``: the counts of every other label.
     """
 
     rows: int

@@ -106,7 +106,7 @@ class Runtime(Ranks):
 
 
 _failed: list[BaseException] = []
-"""The failure on this rank that other ranks may not know of: they may wait in a collective for ever."""
+"""The failure on this rank that other ranks may not know of: they may wait in a collective forever."""
 
 
 def failure_of_ranks() -> BaseException | None:

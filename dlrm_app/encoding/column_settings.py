@@ -27,7 +27,10 @@ _RawColumn = tuple[str, tuple[object, ...]]
 
 @dataclass(frozen=True)
 class ColumnSettings:
-    """The settings that decide the columns. ``sizes``: multi_hot.sizes; ``has_clicks``: training rows have labels;
+    """The settings that decide the columns.
+
+    ``sizes``: multi_hot.sizes.
+    ``has_clicks``: True if training rows have labels.
     ``vector_type``: vectors.dtype.
     """
 

@@ -57,7 +57,7 @@ class DenseTransforms:
 
 
 def missing_value(transform: Json) -> float:
-    """What a missing value becomes."""
+    """The value that stands for a missing one."""
     values, _ = DenseTransforms([transform]).apply(JaggedColumns.joined([np.array([np.nan])]))
     return float(values[0])
 

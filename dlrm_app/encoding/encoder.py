@@ -44,10 +44,10 @@ class EncodedColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoded(IndexedRows):
-    """Encoded rows. ``missing`` [N + F + V]: the number of missing values of each dense and sparse column, and of
-    vectors. ``unseen``, of the same shape: the number of values that no vocabulary has seen; zeros unless they are
-    counted.
+    """Encoded rows.
 
+    ``missing`` [N + F + V]: the number of missing values of each dense and sparse column, and of vectors.
+    ``unseen`` [N + F + V]: the number of values that no vocabulary has seen; zeros unless they are counted.
     ``keys``: number of a sparse column in the format → its keys, each at least once; empty unless they are wanted.
     """
 

@@ -22,9 +22,9 @@ def learnt_rows(dense: Sequence[DenseColumn], folder: Path) -> RowSample | None:
     return next((cached_row_sample(folder / rule["file"], rule["checksum"]) for rule in rules if rule), None)
 
 
-def own_click_share(seen: KnownShare, learnt: RowSample) -> float | None:
+def own_click_share(known: KnownShare, learnt: RowSample) -> float | None:
     """The share of rows whose own clicks are in the target columns that encode them.
 
     None if it is not larger than the share of rows that repeat by chance, as in the training log.
     """
-    return seen.share if seen.least > learnt.repeated_share + MIN_OWN_CLICKS else None
+    return known.share if known.least > learnt.repeated_share + MIN_OWN_CLICKS else None

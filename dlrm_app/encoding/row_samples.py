@@ -197,8 +197,8 @@ class RowSampler:
 def contents_identify_rows(raw: Iterable[RawColumns], spec: Spec) -> bool:
     """False if most rows repeat the content of another row, and some contents occur with both labels.
 
-    Copies of a row have the same label. Such rows are no copies, but rows of a log with few columns and few values, so
-    they cannot be dealt by their contents.
+    Copies of a row have the same label. If the same content occurs with both labels, the rows are not copies: the log
+    has few columns and few values, and its rows cannot be dealt by their contents.
     """
     hashes, labels = [], []
     for rows in raw:

@@ -23,13 +23,13 @@ from dlrm_app.text import percent
 LIMIT = 0.1
 """The largest difference of two shares that is not reported."""
 LENGTH_LIMIT = 2.0
-"""The same of the mean lengths of lists: their largest ratio."""
+"""The largest ratio of two mean lengths of lists that is not reported."""
 _Z = 5.0
-"""Standard errors beyond which a difference is not by chance. Many, because neighbouring rows are alike."""
+"""Standard errors beyond which a difference is not by chance. Many, because neighbouring rows are similar."""
 WINDOW_ROWS = 1 << 17
-"""Rows that are compared together, of a server."""
+"""Rows of requests that a server compares together."""
 _CHANCE = 1e-5
-"""The probability below which it is not by chance that no value was seen."""
+"""Unseen values alone are reported if they would come about by chance with less than this probability."""
 
 
 class ValueCounter:
@@ -84,7 +84,7 @@ def add_up(parts: Iterable[Mapping[str, ValueCounts]]) -> dict[str, ValueCounts]
 
 
 class Deviation(NamedTuple):
-    """A number of ``column`` that is not as usual. ``usual`` is None where nothing is known of it."""
+    """A share or a mean length of ``column`` that differs from the usual one; ``usual`` is None if that is unknown."""
 
     column: str
     what: str
@@ -108,13 +108,13 @@ def _length(value: float | None) -> str:
 
 
 def deviations(usual: Mapping[str, ValueCounts], found: Mapping[str, ValueCounts]) -> list[Deviation]:
-    """What differs in ``found`` from ``usual`` by more than the limits and chance; columns none of whose values are
-    known always differ, unless that is chance.
+    """The differences between ``found`` and ``usual`` that exceed the limits and chance. A column of unseen values
+    alone always differs, unless chance explains it.
     """
     differing = []
     for name, counts in found.items():
         before = usual.get(name, ValueCounts())
-        if counts.values and counts.unseen == counts.values and _is_no_chance(before, counts):
+        if counts.values and counts.unseen == counts.values and _exceeds_chance(before, counts):
             differing.append(Deviation(name, UNSEEN, before.unseen_share, 1.0))
         elif _differ(before.unseen, before.values, counts.unseen, counts.values):
             differing.append(Deviation(name, UNSEEN, before.unseen_share, counts.unseen / counts.values))
@@ -127,8 +127,8 @@ def deviations(usual: Mapping[str, ValueCounts], found: Mapping[str, ValueCounts
     return differing
 
 
-def _is_no_chance(before: ValueCounts, now: ValueCounts) -> bool:
-    """True if so many values would hardly all be unseen by chance."""
+def _exceeds_chance(before: ValueCounts, now: ValueCounts) -> bool:
+    """True if chance hardly explains that all values are unseen."""
     usual = (before.unseen + 1) / (before.values + 2)
     return usual**now.values < _CHANCE
 
@@ -154,7 +154,7 @@ def _lengths_differ(before: ValueCounts, now: ValueCounts) -> bool:
 
 
 def deviation_text(found: Sequence[Deviation], rows: str) -> str:
-    """A warning that names what of ``rows`` is not as it was in the rows that the model was validated on."""
+    """A warning with the differences between ``rows`` and the rows that the model was validated on."""
     table = text_table(("column", "", "usually", "here"), [each.words for each in found])
     return (
         f"{rows} differ from the rows that the model was validated on; scores may be wrong:\n{table}\n"
@@ -163,19 +163,19 @@ def deviation_text(found: Sequence[Deviation], rows: str) -> str:
 
 
 class ValueWatch:
-    """Compares rows that are scored one after another with the ``usual`` ones, and tells each deviation once.
+    """Compares rows with the ``usual`` ones while they are scored, and reports each deviation once.
 
-    Rows are compared as they become more, and from WINDOW_ROWS on anew, so that years of good rows hide no bad day.
+    After WINDOW_ROWS rows the counts begin again, so that years of good rows cannot hide a bad day.
     """
 
     def __init__(self, usual: Mapping[str, ValueCounts], counter: ValueCounter) -> None:
         self.usual, self.counter = usual, counter
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._compared = 0
         self._before = counter.sums.copy()
 
     def news(self) -> list[Deviation]:
-        """The deviations of the rows of this window that were not told before."""
+        """The deviations of this window's rows that were not reported before."""
         sums = self.counter.sums - self._before
         rows = int(sums[0, 0]) if len(sums) else 0
         if rows < 1.25 * self._compared or rows == self._compared:
@@ -184,6 +184,6 @@ class ValueWatch:
         if rows >= WINDOW_ROWS:
             self._compared, self._before = 0, self.counter.sums.copy()
         found = deviations(self.usual, self.counter.counts_of(sums))
-        new = [each for each in found if (each.column, each.what) not in self._told]
-        self._told |= {(each.column, each.what) for each in new}
+        new = [each for each in found if (each.column, each.what) not in self._reported]
+        self._reported |= {(each.column, each.what) for each in new}
         return new

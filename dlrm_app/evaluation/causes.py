@@ -180,7 +180,7 @@ _SHARES = (
 
 
 def _other_share(found: Measurements, evidence: Evidence) -> Cause | None:
-    """Predictions of rows that rank are off by a factor: their share of positives is not that of train."""
+    """Predictions are off by a factor although they rank the rows: the share of positives differs from that of train."""
     if not found.is_off_by_a_factor or abs(found.auc - 0.5) <= found.reach or _other_labels(found, evidence):
         return None
     measured = (
@@ -241,7 +241,7 @@ def _shuffled(found: Measurements, evidence: Evidence) -> Cause | None:
         return None
     if found.train_ne is None or found.train_ne < LEARNT_NE or evidence.trained.is_early:
         return None
-    if abs(found.auc - 0.5) > found.reach:  # rows cannot be ranked by labels of others
+    if abs(found.auc - 0.5) > found.reach:  # a model of shuffled labels cannot rank rows
         return None
     measured = f"the train loss is {found.train_ne:.3f} of a constant's too"
     cure = "check that labels belong to their rows: shuffled labels, a wrong join or a shifted column look like this"

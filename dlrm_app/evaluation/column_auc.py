@@ -29,7 +29,7 @@ def auc_of_pair(
     offsets: NDArray[np.int32] | NDArray[np.int64],
     labels: NDArray[np.bool_],
 ) -> float:
-    """The AUC of a row's place in a list alone: its value is not in it, in it, its first or its last element.
+    """The AUC of one fact alone: whether a row's value is absent from its list, in it, or its first or last element.
 
     ``ids`` [n], below 0 where the value is missing, and ``values`` number the same values. A list that was written
     after the outcome often ends, or begins, with the item that was shown.
@@ -48,7 +48,7 @@ def auc_of_lists(
     offsets: NDArray[np.int32] | NDArray[np.int64],
     labels: NDArray[np.bool_],
 ) -> float:
-    """The AUC of a list column alone, by the one of these that ranks best: its length, its first or its last element.
+    """The AUC of a list column alone, by its length, its first or its last element, whichever ranks best.
 
     ``values`` are of at least 0.
     """

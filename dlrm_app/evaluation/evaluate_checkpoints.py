@@ -10,12 +10,10 @@ from pathlib import Path
 import torch
 
 from dlrm_app.config.evaluate import EvaluateConfig
-from dlrm_app.dataset.label import LabelRule
-from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.encoding.value_shares import deviation_text, deviations
-from dlrm_app.errors import DataError, Problem, refuse_if
+from dlrm_app.errors import DataError, Problem
 from dlrm_app.evaluation.by_value import group_by_value, measure_by_value
 from dlrm_app.evaluation.evaluate import (
     ForwardPasses,
@@ -24,13 +22,12 @@ from dlrm_app.evaluation.evaluate import (
     metrics_of_labels,
     metrics_where_given,
 )
-from dlrm_app.evaluation.groups import refuse_shared
+from dlrm_app.evaluation.evaluated_rows import open_rows, same_rows, warn_of_unusual_values
 from dlrm_app.evaluation.importance import measure_importance
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
 from dlrm_app.evaluation.judgement import judge, judged_where_given
 from dlrm_app.evaluation.measurements import Measurements
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.evaluation.problems import by_problems, group_problems
 from dlrm_app.evaluation.result import (
     Comparison,
     EvaluationResult,
@@ -49,8 +46,7 @@ from dlrm_app.loader.reader import verify_together
 from dlrm_app.loader.shuffled_rows import SampledRows
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
-from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows, refuse_moved, usual_values
-from dlrm_app.typed import setting
+from dlrm_app.runs.checkpoint.trained import TrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +55,7 @@ logger = logging.getLogger(__name__)
 class MeasuredModel:
     """A model's metrics on a split, and this rank's ``rows``.
 
-    ``step``: of checkpoints alone, as is ``seconds``, the time that the evaluation took.
+    ``step``, ``seconds``: the checkpoint's step and the time that the evaluation took; None for files of scores.
     ``others``: the metrics of other labels.
     ``where_given``: the metrics of labels that are given another one, on the rows where that one is 1.
     """
@@ -101,44 +97,12 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             runtime.on_first(lambda: warn_of_unusual_values(models, rows, config.split))
             measured = [measure(trained, rows, config, runtime) for trained in models]
         for other in measured[1:]:
-            refuse_other_labels(other, measured[0], runtime)
+            refuse_other_labels(other, measured[0])
         if config.scores or config.blend:
             logits = [each.rows.logits for each in measured]
             for name, metrics in measure_scores(config, logits, manifest, runtime):
                 measured.append(MeasuredModel.of(name, None, metrics, metrics.compute()))
-        intervals, comparison, tests = find_intervals(measured, config.confidence)
-        by = [[] for _ in measured] if manifest is None else measure_by(measured, manifest, config, runtime)
-        result = EvaluationResult(
-            dataset=str(data_path or config.scores[0]),
-            fingerprint=manifest.fingerprint() if manifest else "",
-            split=config.split,
-            group_by=config.group_by,
-            confidence=config.confidence,
-            models=[
-                ModelResult(
-                    each.path,
-                    each.step,
-                    each.values,
-                    interval,
-                    each.judged(config.split),
-                    logloss_interval(each.rows, config.confidence),
-                    its_values,
-                    label_results(each.others, measured[0].others, config, each.step),
-                    [
-                        replace(label, judgement=judged_where_given(label.judgement))
-                        for label in label_results(
-                            each.where_given, measured[0].where_given, config, each.step
-                        )
-                    ],
-                    each.importance,
-                    each.seconds,
-                )
-                for each, interval, its_values in zip(measured, intervals, by, strict=True)
-            ],
-            comparison=comparison,
-            tests=tests,
-            ema=config.ema,
-        )
+        result = compare(measured, manifest, str(data_path or config.scores[0]), config, runtime)
         if runtime.is_first and config.output:
             with explained_disk_errors(Path(config.output), "then evaluate again"):
                 Path(config.output).parent.mkdir(parents=True, exist_ok=True)
@@ -146,102 +110,51 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
         return result
 
 
-def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig) -> Manifest:
-    """The dataset to evaluate on. Raises DlrmError if it is damaged or does not fit the models."""
-    if config.data.path is None:
-        refuse_moved(path, models[0].name, "add data.path=FOLDER")
-    manifest = _counted(read_manifest(path), config)
-    refuse_if(by_problems(manifest, config.by))
-    if models:
-        rows_for(models[0], manifest, config)
-    for trained in models:
-        refuse_if(group_problems(manifest, trained.features, config.group_by))
-    refuse_shared(manifest, config.split, config.group_by)
-    return manifest
+def compare(
+    measured: Sequence[MeasuredModel],
+    manifest: Manifest | None,
+    dataset: str,
+    config: EvaluateConfig,
+    runtime: Runtime,
+) -> EvaluationResult:
+    """The results of models on the same rows, with intervals and tests. Every rank must call it.
 
-
-def warn_of_unusual_values(models: Sequence[TrainedModel], rows: Manifest, split: str) -> None:
-    """Warns of each model whose own rows had other shares of missing and unseen values, or other lengths of lists."""
-    for trained in models:
-        usual = usual_values(trained, rows)
-        if usual is not None and (found := deviations(usual, rows.splits[split].values)):
-            logger.warning(
-                deviation_text(found, f"the rows of {split} in {rows.path}, scored by {trained.name},")
+    ``manifest``: the dataset of the rows; None if they come from files of scores. ``dataset``: its name in the result.
+    """
+    intervals, comparison, tests = find_intervals(measured, config.confidence)
+    by = [[] for _ in measured] if manifest is None else measure_by(measured, manifest, config, runtime)
+    return EvaluationResult(
+        dataset=dataset,
+        fingerprint=manifest.fingerprint() if manifest else "",
+        split=config.split,
+        group_by=config.group_by,
+        confidence=config.confidence,
+        models=[
+            ModelResult(
+                checkpoint=each.path,
+                step=each.step,
+                metrics=each.values,
+                auc_interval=interval,
+                judgement=each.judged(config.split),
+                logloss_interval=logloss_interval(each.rows, config.confidence),
+                by=its_values,
+                labels=label_results(each.others, measured[0].others, config, each.step),
+                where_given=[
+                    replace(label, judgement=judged_where_given(label.judgement))
+                    for label in label_results(each.where_given, measured[0].where_given, config, each.step)
+                ],
+                importance=each.importance,
+                seconds=each.seconds,
             )
+            for each, interval, its_values in zip(measured, intervals, by, strict=True)
+        ],
+        comparison=comparison,
+        tests=tests,
+        ema=config.ema,
+    )
 
 
-def _counted(manifest: Manifest, config: EvaluateConfig) -> Manifest:
-    """``manifest``, without the weights of rows unless ``config`` wants them."""
-    return manifest if config.weights else manifest.without_weights()
-
-
-def rows_for(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
-    """``manifest`` as the model reads it.
-
-    Raises DataError if it does not fit, or unless ``config`` says so has another label.
-    """
-    label = LabelRule(config.other_label == "ignore", "other_label=ignore")
-    rows = known_rows(trained, manifest, label)
-    refuse_other_conditions(trained, manifest)
-    return rows
-
-
-def refuse_other_conditions(trained: TrainedModel, manifest: Manifest) -> None:
-    """Raises DataError if a label of the dataset is ``given`` another one than the model's, or none: the rows that
-    count for it are others.
-    """
-    known = {label.name: label.given for label in manifest.labels}
-    problems = [
-        Problem(
-            label.name,
-            f"is given {known[label.name] or 'no other label'} there, and {label.given or 'none'} in the model",
-        )
-        for label in trained.spec.labels
-        if label.name in known and known[label.name] != label.given
-    ]
-    main = trained.spec.labels[0].name if trained.spec.labels else None
-    if known and manifest.label != main and any(label.given for label in trained.spec.labels):
-        problems.append(Problem(str(main), f"comes first in the model, {manifest.label} comes first there"))
-    if problems:
-        written = [
-            f"{{{label.name}:{{given:{label.given}}}}}" if label.given else label.name
-            for label in trained.spec.labels
-        ]
-        cure = f"preprocess the rows with {setting('dataset.labels', written)}, as the model's were"
-        summary = Problem(str(manifest.path), "has labels with other conditions than the model", cure)
-        raise DataError(summary, *problems)
-
-
-def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
-    """``manifest`` as the model reads it, or the model's own dataset.
-
-    Raises DataError if that was made of other files.
-    """
-    try:
-        return rows_for(trained, manifest, config)
-    except DataError as error:
-        if config.data.path is not None or not (Path(trained.data_path) / MANIFEST).is_file():
-            raise
-        own = known_rows(trained, _counted(read_manifest(Path(trained.data_path)), config))
-        files = _files(own, config.split)
-        if not files or files != _files(manifest, config.split):
-            rule = "was not made of the same files, which would do too"
-            raise DataError(*error.problems, Problem(str(own.path), rule, "preprocess these")) from error
-    refuse_if(group_problems(own, trained.features, config.group_by))
-    refuse_shared(own, config.split, config.group_by)
-    logger.info("%s is measured on its own dataset %s, made of the same files", trained.name, own.path)
-    return own
-
-
-def _files(manifest: Manifest, split: str) -> list[str]:
-    """Checksums of the files that ``split`` was made of: its own, else those of train, of which it is a share."""
-    files = {
-        name: [each.checksum for each in manifest.sources if each.split == name] for name in (split, "train")
-    }
-    return files[split] or files["train"]
-
-
-def refuse_other_labels(first: MeasuredModel, second: MeasuredModel, runtime: Runtime) -> None:
+def refuse_other_labels(first: MeasuredModel, second: MeasuredModel) -> None:
     """Raises DataError, on every rank, unless both models were measured on rows of the same labels and weights in the
     same order.
     """
@@ -331,9 +244,6 @@ def _importance(
     return measure_importance(
         passes,
         rows,
-        manifest,
-        config.split,
-        trained.features,
         runtime,
         repeats=config.importance.repeats,
         confidence=config.confidence,

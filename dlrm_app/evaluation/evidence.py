@@ -124,7 +124,7 @@ def _list_aucs(
     have the same ids. ``read``: feature → its ids.
     """
     columns = {column.name: column for column in manifest.sparse if column.name in read}
-    taken = {name: _rows_of(read[name], chosen) for name in columns}
+    taken = {name: _some_of(read[name], chosen) for name in columns}
     singles = {name: bags.values for name, bags in taken.items() if not columns[name].multi_hot}
     for name, ids in singles.items():
         yield columns[name].encoding.get("column", name), auc_of_ids(ids, labels)
@@ -158,8 +158,7 @@ def _ids_in(manifest: Manifest, column: SparseColumn, other: SparseColumn) -> ND
     return found
 
 
-def _rows_of(bags: Bags, chosen: NDArray[np.intp]) -> Bags:
-    """Some of the rows."""
+def _some_of(bags: Bags, chosen: NDArray[np.intp]) -> Bags:
     lengths = np.diff(bags.offsets)[chosen]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     places = np.arange(offsets[-1]) + np.repeat(bags.offsets[:-1][chosen] - offsets[:-1], lengths)
@@ -170,7 +169,7 @@ def _outcomes(
     manifest: Manifest, parts: Sequence[Rows], label: LabelRows
 ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.bool_]]]:
     """(rows, their labels): those that ``label`` is measured on; then, if it is given another label, those where that
-    one is 1, among which a column may tell what it does not among all.
+    one is 1, where a column may give away what it does not among all rows.
     """
     numbers = np.concatenate([rows.supervision for rows in parts]).T[: max(1, len(manifest.labels))]
     values = label.outcomes(torch.from_numpy(np.ascontiguousarray(numbers)))[0].numpy()

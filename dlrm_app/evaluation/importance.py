@@ -1,8 +1,8 @@
 """Permutation importance: how much a metric falls when a column of the log is shuffled among the evaluated rows.
 
 Breiman 2001, "Random forests". All that is made of a column (buckets, crosses, click rates) moves by the same
-permutation. Two columns that say the same hide each other, because the model reads on in the other one: pairs of which
-one column tells the other are shuffled together too.
+permutation. Two columns that say the same hide each other, because the model can still read the other one. So pairs of
+which one column predicts the other are also shuffled together.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.columns import columns_of_log
-from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.evaluate import ForwardPasses
 from dlrm_app.evaluation.intervals import mean_auc_fall
@@ -32,23 +31,15 @@ MOST_PAIRS = 5
 LEAST_TOLD = 0.3
 """The share of the other column's mistakes that a column must save to make a pair."""
 _MOST_COLUMNS, _MOST_ROWS, _BINS = 64, 20_000, 16
-"""Columns, the most important ones first, and rows whose pairs are compared; bins of a number."""
+"""The most columns (the most important ones first) and rows in which pairs are searched, and the bins of a number."""
 
 
 class _Shuffles:
     """Scores rows with shuffled columns. Every rank makes the same calls."""
 
-    def __init__(
-        self,
-        passes: ForwardPasses,
-        rows: SampledRows,
-        manifest: Manifest,
-        split: str,
-        repeats: int,
-        confidence: float,
-    ) -> None:
+    def __init__(self, passes: ForwardPasses, rows: SampledRows, repeats: int, confidence: float) -> None:
         self._passes, self._rows, self._confidence = passes, rows, confidence
-        self._label = rows_of_labels(manifest, split)[0]
+        self._label = rows_of_labels(rows.manifest, rows.split)[0]
         self._orders = [permutation(len(rows.numbers), 0, number, IMPORTANCE) for number in range(repeats)]
         self._plain = self._score()
 
@@ -74,9 +65,6 @@ class _Shuffles:
 def measure_importance(
     passes: ForwardPasses,
     rows: SampledRows,
-    manifest: Manifest,
-    split: str,
-    features: Sequence[str],
     runtime: Runtime,
     *,
     repeats: int,
@@ -87,13 +75,12 @@ def measure_importance(
 
     Every rank must call it, with no pipeline attached.
     """
-    read = {*features, *(column.name for column in manifest.dense)}
-    read |= {column.name for column in manifest.vectors}
     made = {
-        name: [each for each in columns if each in read] for name, columns in columns_of_log(manifest).items()
+        name: [each for each in columns if each in rows.columns]
+        for name, columns in columns_of_log(rows.manifest).items()
     }
     made = {name: columns for name, columns in made.items() if columns}
-    shuffles = _Shuffles(passes, rows, manifest, split, repeats, confidence)
+    shuffles = _Shuffles(passes, rows, repeats, confidence)
     with progress_bar(title, len(made) + MOST_PAIRS, runtime.is_first, unit="column") as bar:
         columns = []
         for name, parts in made.items():
@@ -145,8 +132,8 @@ def _codes(values: NDArray[np.float32] | NDArray[np.int32] | Bags) -> NDArray[np
 
 
 def told_share(known: NDArray[np.int64], wanted: NDArray[np.int64]) -> float:
-    """How much ``known`` [n] tells of ``wanted`` [n]: the share of mistakes that guessing by its value saves, compared
-    with always guessing the most frequent value.
+    """How well ``known`` [n] predicts ``wanted`` [n]: the share of mistakes that are avoided, compared with always
+    guessing the most frequent value.
 
     Goodman and Kruskal's lambda (1954), learnt on every other row and measured on the rest, so that ids that occur once
     tell nothing.

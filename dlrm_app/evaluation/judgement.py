@@ -31,7 +31,7 @@ DIVERGED_FACTOR = 2.0
 
 
 def needs_evidence(found: Measurements) -> bool:
-    """True unless the model has learnt, and not so much that a column may give the outcome away."""
+    """False if the model has learnt, but not so much that a column may give the outcome away."""
     return _verdict(found) != LEARNT or found.auc > HIGH_AUC or found.is_off_by_a_factor
 
 
@@ -60,9 +60,9 @@ def judge(found: Measurements, evidence: Evidence | None) -> Judgement:
 
 
 def judged_where_given(judgement: Judgement | None) -> Judgement | None:
-    """The ``judgement`` of a label on the rows where the one that it is given is 1, if it says something of the model.
+    """The ``judgement`` of a label on the rows where the one that it is given is 1; None if it must not count.
 
-    Clicks may well say nothing of the order that follows: then only the product is judged.
+    Clicks may not predict the order that follows; then only the product is judged.
     """
     return judgement if judgement is not None and judgement.verdict == TOO_GOOD else None
 

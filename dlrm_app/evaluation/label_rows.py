@@ -1,9 +1,8 @@
 """The rows that each of several labels is measured on, and how often each of them counts.
 
-A label that is given another one is 0 where that one is, whatever the row says of it. Where the condition holds, and
-the row does not say whether the label is 1, rows that do say so count for it: holding / known times each. So rows with
-and without the condition are as frequent among those that are measured as in the log, if labels are missing at random
-where their condition holds.
+A label that is given another one is 0 where that one is 0, whatever its own value. Where the condition holds, some rows
+may lack the label; the rows that have it stand for them and count holding / known times each. If labels are missing at
+random there, the condition holds in the same share of the measured rows as of the log's.
 
 Shapes: n rows, L labels.
 """
@@ -26,10 +25,12 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class LabelRows:
-    """The rows of ``split`` of the label of a ``number``. ``given``: of each label, the number of the one that it is given;
-    ``counts``: how many rows with its condition each one stands for that has the label.
+    """The rows of ``split`` that a label is measured on.
 
-    ``is_conditional``: only the rows where the condition holds, and scores given the condition.
+    ``number``: the label's number.
+    ``given``: for each label, the number of the label that it is given.
+    ``counts``: for each label, the number of rows where its condition holds for each of these rows that has the label.
+    ``is_conditional``: True for the rows where the condition holds alone, with scores given the condition.
     """
 
     split: str = ""
@@ -53,7 +54,7 @@ class LabelRows:
         if before is None:
             return own, None
         condition, times = self._outcomes(labels, before)
-        # what a row says counts, also an order without a click, which the metrics should show
+        # a label of 1 counts although its condition is 0, as an order without a click: metrics should show it
         value = torch.where(own.isnan() & (condition == 0), 0.0, own)
         value = torch.where(condition.isnan(), torch.nan, value)
         if self.counts[number] != 1:

@@ -16,11 +16,13 @@ FEW_STEPS, LEAST_MOVED = 30, 0.01
 
 @dataclass(frozen=True)
 class Measurements:
-    """One evaluation. ``ne_error``: the standard error of ``ne``; ``train_ne``:
-    the epoch's mean loss over that of a constant.
+    """One evaluation.
 
-    ``train_ne`` is None if it cannot be compared: labels of one class, a teacher's scores. ``steps``: taken
-    so far, None if unknown.
+    ``ne_error``: the standard error of ``ne``.
+    ``train_ne``: the epoch's mean loss over that of a constant; None if they cannot be compared, as with labels of one
+    class or a teacher's scores.
+    ``steps``: the steps taken so far; None if unknown.
+    ``effective``: the effective numbers of positives and negatives, if rows have weights.
     """
 
     split: str
@@ -33,7 +35,6 @@ class Measurements:
     train_ne: float | None = None
     steps: int | None = None
     effective: tuple[float, float] | None = None
-    """The effective numbers of positives and negatives, of rows with weights; None: those of the rows."""
 
     @classmethod
     def of(
@@ -66,7 +67,7 @@ class Measurements:
 
     @property
     def reach(self) -> float:
-        """Half the 99% interval of the AUC of scores that know nothing (Mann & Whitney 1947).
+        """Half the 99% interval of the AUC of random scores (Mann & Whitney 1947).
 
         It needs no pass over the rows. Rows with weights count as their effective numbers (Kish 1965).
         """
@@ -102,13 +103,15 @@ class TrainedSoFar:
 class Evidence:
     """Measurements that tell causes apart; those that were not made are empty or None.
 
-    ``train``, ``here``: (positives, rows) of the train split and of the split judged, or the sums of their weights. By
-    column:
-    ``scales`` (root mean square of dense values), ``column_aucs`` (of the column alone), ``crowded`` (raw
-    values for each row of the table), ``unknown`` (share of lookups of values that train does not have,
-    beyond that share among train's own rows). Of the model: ``silent`` (share of units that never fire),
-    ``growth`` (root mean square of a layer's weights over that of fresh ones), ``table_values`` (largest
-    weight in a table), ``spread`` (standard deviation of logits).
+    ``train``, ``here``: (positives, rows) of the train split and of the split judged, or the sums of their weights.
+    ``scales``: column → the root mean square of its dense values.
+    ``column_aucs``: column → its AUC alone.
+    ``crowded``: column → raw values for each row of its table.
+    ``unknown``: column → the share of lookups of values that train does not have, above the same share in train's rows.
+    ``silent``: the share of the model's units that never fire.
+    ``growth``: the root mean square of a layer's weights over that of initial ones.
+    ``table_values``: the largest weight in a table.
+    ``spread``: the standard deviation of the logits.
     """
 
     train: tuple[float, float]

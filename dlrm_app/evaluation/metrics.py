@@ -155,8 +155,8 @@ def _added(terms: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _effective(sums: torch.Tensor) -> dict[str, float]:
-    """The effective numbers of positives and negatives, (Σw)² / Σw² of each (Kish 1965): so many rows without
-    weights would tell as much.
+    """The effective numbers of positives and negatives, (Σw)² / Σw² of each (Kish 1965): that many rows without weights
+    would hold as much information.
 
     ``sums``: those of ``_sums`` over all ranks.
     """

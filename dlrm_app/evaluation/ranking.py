@@ -27,9 +27,9 @@ CHUNK = 1 << 20
 class Ranking:
     """This rank's range of the scores of all ranks, each class sorted. A later rank's scores are higher.
 
-    ``counts`` [P, 2] int64: the positives and negatives in the range of each of P ranks; ``weights`` [P, 2]: those numbers, or
-    the sums of their weights. ``running``, if rows have weights: the sums of the weights of the first 0, 1, … positives
-    and negatives, float64.
+    ``counts`` [P, 2] int64: the positives and negatives in the range of each of P ranks.
+    ``weights`` [P, 2]: those numbers, or the sums of their weights.
+    ``running``, if rows have weights: the sums of the weights of the first 0, 1, … positives and negatives, float64.
     """
 
     positives: torch.Tensor

@@ -179,8 +179,8 @@ class ModelResult:
 class EvaluationResult(Result):
     """The content of ``output``, as JSON: the results of models on the same rows.
 
-    ``comparison``: the first two models; ``tests``: each other model against the first, with Holm's
-    adjustment over all.
+    ``comparison``: the first two models.
+    ``tests``: each other model against the first, with Holm's adjustment over all.
     """
 
     dataset: str

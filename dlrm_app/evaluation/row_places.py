@@ -9,16 +9,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.dataset.splits import SPLITS
 from dlrm_app.errors import DataError, Problem
+from dlrm_app.logs.rejects import REJECTS
 from dlrm_app.text import listed
 
 PLACES = (("shard", "row"), ("file", "line"))
 """Columns that identify the row of the split that a score belongs to."""
-REJECTS = "rejects.jsonl"
-"""The dataset's file of rejected lines; the order in which splits are cut from the lines of input.train."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,14 +124,14 @@ def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArra
         first = 0
     end = first + dict(sizes)[split]
     header = bool(manifest.config.get("dataset", {}).get("header"))
-    lines, seen = {}, 0
+    lines, num_before = {}, 0
     for source in manifest.sources:
         if source.split != origin:
             continue
         out = np.array(rejected.get(source.path, []), np.int64)
         count = source.rows + len(out)
-        low, high = max(first - seen, 0), min(end - seen, count)
-        seen += count
+        low, high = max(first - num_before, 0), min(end - num_before, count)
+        num_before += count
         if low < high:
             begin = 2 if header and source.checksum.startswith("crc32:") else 1  # Parquet has no header
             lines[source.path] = np.setdiff1d(np.arange(low, high) + begin, out)

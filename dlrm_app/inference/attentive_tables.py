@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from dlrm_app.inference.tables import QuantizedTables, ShardedTables
+from dlrm_app.inference.sharded_tables import ShardedTables
+from dlrm_app.inference.tables import QuantizedTables
 from dlrm_app.model.attention import AttentivePooling, units_of
 from dlrm_app.tables.table import Table
 

@@ -59,6 +59,7 @@ from dlrm_app.locks import held_output
 from dlrm_app.machine import machine_memory
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.trained import TrainedModel, check_columns, refuse_moved
+from dlrm_app.runs.tracking import attach
 from dlrm_app.sharding.sharder import undisturbed
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,8 @@ def export_model(config: ExportConfig) -> Export:
             EXPORT_FORMAT.write(folder / RECORD, record)
             if config.since:
                 delta = _keep_delta(Path(config.since), named)
+    if delta is None:
+        attach(source.trained.folder.parents[1], output)
     return Export(output, record, delta, (str(source.manifest.path), source.split))
 
 

@@ -71,7 +71,7 @@ def write_package(
         "freezing": True,  # stores the linear layers' weights in the layout of the CPU's products
         "cpp.dynamic_threads": True,  # uses the threads of the process that loads it, not of this one
         "aot_inductor.metadata": metadata,
-        # weights behind the code in its file, as torch does from 2 GB on: the assembler would hold them twice
+        # weights after the code in its file, as torch does from 2 GB on: the assembler would hold them twice
         "aot_inductor.force_mmap_weights": scored_bytes(model) > _ASSEMBLED_BYTES,
     }
     if cpu in _CPUS:

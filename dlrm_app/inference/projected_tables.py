@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from dlrm_app.inference.attentive_tables import AttentiveTables
-from dlrm_app.inference.tables import QuantizedTables, ShardedTables
+from dlrm_app.inference.sharded_tables import ShardedTables
+from dlrm_app.inference.tables import QuantizedTables
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.mixed_bags import Projections
 

@@ -21,7 +21,11 @@ CHUNK_ROWS = 1 << 15
 
 
 class ReadRows(NamedTuple):
-    """Rows to score; ``numbers``: their places in the table; ``rejects``: the rows between them that are malformed."""
+    """Rows to score.
+
+    ``numbers``: their places in the table.
+    ``rejects``: the rows between them that are malformed.
+    """
 
     rows: Rows
     numbers: NDArray[np.int64]

@@ -41,7 +41,11 @@ class RowsAt:
 
 @dataclass(frozen=True)
 class ExportedTable:
-    """A table in an export. ``type``: fp32, fp16, int8, int4 or int2; ``bytes``: of all rows with their scales."""
+    """A table in an export.
+
+    ``type``: fp32, fp16, int8, int4 or int2.
+    ``bytes``: the size of all rows with their scales.
+    """
 
     name: str
     rows: int
@@ -70,8 +74,10 @@ class Verification:
     """The comparison of one file with the trained model, on the same ``rows`` of ``split``.
 
     Differences are of probabilities. ``auc_loss`` is the trained model's AUC minus the file's, with the bounds of its
-    interval and the p-value for no difference (DeLong, paired). ``milliseconds``: batch size → the longest time of the
-    fastest tenth of calls; ``busy``: the batch sizes that were timed while other programs ran.
+    interval and the p-value for no difference (DeLong, paired).
+
+    ``milliseconds``: batch size → the longest time of the fastest tenth of calls.
+    ``busy``: the batch sizes that were timed while other programs ran.
     """
 
     file: str
@@ -94,8 +100,9 @@ class Verification:
 class ExportRecord:
     """An export: its inputs in their order, origin, library versions, requirements, files and their verification.
 
-    ``cpu``: the instructions that model.pt2 needs. ``trained_bytes``: the size of the tables as they were
-    trained. ``rows``: file → the places of rows in it, which deltas compare.
+    ``cpu``: the instructions that model.pt2 needs.
+    ``trained_bytes``: the size of the tables as they were trained.
+    ``rows``: file → the places of rows in it, which deltas compare.
     """
 
     checkpoint: str
@@ -124,7 +131,8 @@ class ExportRecord:
 class DeltaRecord:
     """A delta. ``base`` and ``result``: the checksums of both exports' export.json, which has those of their files.
 
-    ``patched``: the files that changed. ``files``: the delta's own files.
+    ``patched``: the files that changed.
+    ``files``: the delta's own files.
     """
 
     base: str

@@ -18,8 +18,10 @@ from dlrm_app.text import bytes_text
 
 @dataclass(frozen=True)
 class Export(Result):
-    """A finished export. ``path``: its folder; ``delta``: if only the difference from another export was kept.
+    """A finished export.
 
+    ``path``: its folder.
+    ``delta``: if only the difference from another export was kept.
     ``verified_on``: the dataset and split that it was verified on; None if the export was rebuilt from a delta.
     """
 

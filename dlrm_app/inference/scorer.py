@@ -31,11 +31,12 @@ from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows, refuse_mo
 class Scorer:
     """A model to score with.
 
-    ``logits``: inputs → logits [B], or [B, L] of several ``labels``; ``features``: the sparse ones, in the order that
-    it reads them.
-
-    ``identity``: a checksum of the model. ``encoding``: the folder with the encoding of raw rows. ``check``: returns a
-    dataset's manifest as the model reads it, or raises DataError. ``trained``: the checkpoint; None for an export.
+    ``logits``: inputs → logits [B], or [B, L] of several ``labels``.
+    ``features``: the sparse features, in the order in which it reads them.
+    ``identity``: a checksum of the model.
+    ``encoding``: the folder with the encoding of raw rows.
+    ``check``: returns a dataset's manifest as the model reads it, or raises DataError.
+    ``trained``: the checkpoint; None for an export.
     """
 
     path: Path
@@ -79,7 +80,9 @@ NO_SCORE = "has no score: the model computes nan, as it may of numbers that are 
 
 
 def unscored(logits: NDArray[np.float32]) -> NDArray[np.int64]:
-    """The places of the rows whose ``logits`` [R], or [R, L], are not all numbers: these must be reported, not given."""
+    """The places of the rows with a NaN among their ``logits`` [R], or [R, L]. They must be reported instead of a
+    score.
+    """
     return np.flatnonzero(np.isnan(logits.reshape(len(logits), -1)).any(1))
 
 

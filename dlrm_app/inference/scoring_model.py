@@ -12,7 +12,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from dlrm_app.inference.attentive_tables import AttentiveTables
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.projected_tables import ProjectedTables
-from dlrm_app.inference.tables import QuantizedTables, ShardedTables
+from dlrm_app.inference.sharded_tables import ShardedTables
+from dlrm_app.inference.tables import QuantizedTables
 from dlrm_app.loader.batch import CPU, Batch
 from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.build import build_model

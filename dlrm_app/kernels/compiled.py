@@ -23,7 +23,7 @@ __all__ = ["Untyped", "forget_other_versions", "njit", "njit_uncounted"]
 logger = logging.getLogger(__name__)
 
 Untyped: TypeAlias = Any
-"""A value of numba's, LLVM's or an operator's that has no type of Python's: what compiled code and intrinsics get."""
+"""A value of numba, LLVM or an operator that has no Python type, such as an argument of compiled code."""
 
 _STAMP = "compiled.sha256"
 """File in the package's __pycache__ with a checksum of the source files that the machine code was made from."""

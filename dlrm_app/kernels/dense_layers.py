@@ -142,14 +142,14 @@ class _LowRankCross(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, first: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        crossed, kept = first, []
+        crossed, products = first, []
         for inner, outer, bias in _by_layer(weights):
             factor = crossed.to(inner.dtype)
             hidden = multiply(factor, inner)
             scale = multiply(hidden, outer, bias)
-            kept += [factor, hidden, scale]
+            products += [factor, hidden, scale]
             crossed = torch.addcmul(crossed, first, scale)
-        ctx.save_for_backward(first, *weights, *kept)
+        ctx.save_for_backward(first, *weights, *products)
         return crossed
 
     @staticmethod

@@ -127,7 +127,7 @@ class BatchMaker:
     def make(self, rows: Ranges) -> list[Batch]:
         """The consecutive batches in ``rows``; a batch with too few rows is padded."""
         size, num_features = self._batch_size, len(self._features)
-        num_copied = num_features + len(self._weighed)  # behind the ids the bits of weights
+        num_copied = num_features + len(self._weighed)  # the bits of weights follow the ids
         addresses = rows.addresses(num_copied)
         num_rows, num_ids = count_rows(addresses, rows.ranges, rows.rows_per_lane, rows.num_batches)
         # one-hot batches differ only in their values; their lengths are made once and shared

@@ -105,8 +105,8 @@ class Order:
         indices = np.arange(len(ranges)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
         firsts = np.maximum(firsts[ranges], self.starts[indices])
         ends = np.minimum(ends[ranges], self.starts[indices + 1])
-        kept = firsts < ends  # an empty row group has no piece
-        return ranges[kept], indices[kept], firsts[kept], ends[kept]
+        has_rows = firsts < ends  # an empty row group has no piece
+        return ranges[has_rows], indices[has_rows], firsts[has_rows], ends[has_rows]
 
     def row_order(self, group: int, rows: int) -> NDArray[np.int64] | None:
         """The order in which the epoch reads the ``rows`` rows of ``group``; None: the file's order."""

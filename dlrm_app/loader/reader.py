@@ -59,8 +59,8 @@ class TableReader:
     """Encoded tables → the columns that a model reads: all dense columns and vectors, sparse ``features`` in their order,
     labels.
 
-    Rows lack labels that the dataset does not have: those of a model that has learnt from another one. The weights of
-    features' elements come with them, if they have any.
+    Labels that the dataset does not have are missing in all rows; a model may have learnt them from another dataset.
+    The weights of features' elements come with them, if they have any.
 
     ``with_weights``: also the weights of rows, if they have any. If ``manifest.known_on`` names a day, ids that were
     assigned later are read as the rare id.

@@ -45,8 +45,8 @@ class Rows:
     """``dense`` [rows, N], of dense columns and behind them the numbers of vectors, the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the labels, and
     the weight if rows have one.
 
-    Arrays that were made for these rows are parts of ``memory``. Behind the ids come the bits of element weights, which
-    are copied like ids.
+    Arrays that were made for these rows are parts of ``memory``. The bits of element weights follow the ids and are
+    copied like them.
     """
 
     dense: NDArray[np.float32]

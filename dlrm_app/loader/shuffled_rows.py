@@ -55,6 +55,7 @@ class SampledRows:
         ranks: Ranks,
         loading: Loading,
     ) -> None:
+        self.manifest, self.split = manifest, split
         reader = SplitReader(manifest, split, features, all_negatives=True)
         total = sum(reader.group_rows)
         size = min(most or total, total)
@@ -63,7 +64,7 @@ class SampledRows:
         have_weights = {column.name for column in manifest.sparse if column.weights}
         self._weighed = [name for name in features if name in have_weights]
         self._vectors = [column.name for column in manifest.vectors]
-        self._columns = _read(reader, self.numbers)
+        self._values = _read(reader, self.numbers)
         self._own = np.arange(*(place * size // ranks.world_size for place in (ranks.rank, ranks.rank + 1)))
         self._maker = BatchMaker(
             manifest, features, batch_size, loading.device, reader.num_labels, reader.is_weighted
@@ -72,13 +73,18 @@ class SampledRows:
         largest_share = -(-size // ranks.world_size)
         self._num_batches = -(-largest_share // batch_size)
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read: dense ones, then sparse ones, then vectors."""
+        return [*self._dense, *self._features, *self._vectors]
+
     def column(self, name: str) -> NDArray[np.float32] | NDArray[np.int32] | Bags:
         """The values of a dense column or the ids of a sparse one, of all rows; of vectors, their first numbers."""
         if name in self._vectors:
-            return self._columns.vectors[self._vectors.index(name)][:, 0]
+            return self._values.vectors[self._vectors.index(name)][:, 0]
         if name in self._dense:
-            return self._columns.dense[self._dense.index(name)]
-        return self._columns.features[self._features.index(name)]
+            return self._values.dense[self._dense.index(name)]
+        return self._values.features[self._features.index(name)]
 
     def batches(
         self, shuffled: Collection[str] = (), order: NDArray[np.int64] | None = None
@@ -91,7 +97,7 @@ class SampledRows:
         def rows_of(name: str) -> NDArray[np.int64]:
             return given if name in shuffled else self._own
 
-        columns = self._columns
+        columns = self._values
         rows = Columns(
             [values[rows_of(name)] for name, values in zip(self._dense, columns.dense, strict=True)],
             [taken(ids, rows_of(name)) for name, ids in zip(self._features, columns.features, strict=True)],

@@ -25,12 +25,13 @@ KEY = "distillation.scores"
 
 class SoftLabels:
     """The teacher's scores of the train split, in [0, 1], read from the Parquet file ``path`` as they are needed, in
-    any number of threads. ``share``: the weight of a score beside that of the label. ``kept``: the share of negatives
-    that sampling has kept among the training rows."""
+    any number of threads. ``share``: the weight of a score beside that of the label. ``kept_share``: the share of
+    negatives that sampling has kept among the training rows.
+    """
 
-    def __init__(self, path: Path, share: float, kept: float = 1.0) -> None:
+    def __init__(self, path: Path, share: float, kept_share: float = 1.0) -> None:
         self.path = path
-        self._share, self._kept = share, kept
+        self._share, self._kept_share = share, kept_share
         self._footer = pq.read_metadata(path)
         groups = range(self._footer.num_row_groups)
         self._first_rows = [0, *accumulate(self._footer.row_group(group).num_rows for group in groups)]
@@ -54,8 +55,8 @@ class SoftLabels:
                 )
             )
         scores = numbers_of(table.column("score")).astype(np.float32)
-        if self._kept < 1:
-            scores = (scores / (scores + self._kept * (1 - scores))).astype(np.float32)
+        if self._kept_share < 1:
+            scores = (scores / (scores + self._kept_share * (1 - scores))).astype(np.float32)
         return (self._share * scores + (1 - self._share) * labels).astype(np.float32)
 
     def _read(self, first_row: int, num_rows: int) -> pa.Table:

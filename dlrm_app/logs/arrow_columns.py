@@ -1,4 +1,4 @@
-"""What the reader of Arrow tables knows of a column: how it is read, its values, and which rows are bad."""
+"""A column for the reader of Arrow tables: how it is read, its values, and its bad rows."""
 
 from typing import NamedTuple
 
@@ -39,8 +39,11 @@ class Fault(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How a column is read. ``codes``: those of ``column_codes``; ``content``: the code of its content; ``nulls``:
-    its null words.
+    """How a column is read.
+
+    ``codes``: the column's codes, by ``column_codes``.
+    ``content``: the code of its content.
+    ``nulls``: its null words.
     """
 
     column: LogColumn

@@ -25,7 +25,7 @@ def ends_of(sizes: NDArray[np.generic]) -> NDArray[np.int64]:
 def lists_of(
     array: pa.Array, column: LogColumn, words: Sequence[str]
 ) -> tuple[NDArray[np.int64], pa.Array, NDArray[np.bool_] | None]:
-    """Returns (the ends of the lists [R + 1], their elements, True for each text that its brackets do not make a list).
+    """Returns (the ends of the lists [R + 1], their elements, True for each text without the brackets of a list).
 
     Texts are split at the separator of ``column``; empty texts and null words are empty lists. The last is None unless
     these are texts with brackets.
@@ -49,7 +49,7 @@ def lists_of(
 def _split_texts(
     array: pa.Array, column: LogColumn, words: Sequence[str]
 ) -> tuple[pa.Array, NDArray[np.bool_] | None]:
-    """Returns (the lists that texts hold, True for each text that is none if the column has brackets)."""
+    """Returns (the lists that texts hold; True for each text without the brackets that the column has)."""
     import pyarrow.compute as pc
 
     texts = (array.dictionary_decode() if pa.types.is_dictionary(array.type) else array).cast(

@@ -73,7 +73,7 @@ _PLAIN_NUMBERS = (pa.int64(), pa.float64(), pa.int32(), pa.uint64())
 
 
 def are_rounded(array: pa.Array) -> NDArray[np.bool_]:
-    """True for each float that is no whole number, or stands for several; False for null and NaN."""
+    """True for each float that is not a whole number, or too large to stand for a single one; False for null and NaN."""
     numbers, nulls, first = numbers_and_nulls(array)
     with np.errstate(invalid="ignore"):
         is_bad = (np.abs(numbers) >= EXACT[array.type]) | (np.floor(numbers) != numbers)

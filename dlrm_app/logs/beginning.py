@@ -71,7 +71,9 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
 
 
 def odd_first_line(fields: Sequence[str]) -> str | None:
-    """What a first line is that is no header, if its ``fields`` show it: blank, a remark, Excel's sep=;."""
+    """Describes a first line whose ``fields`` show that it is not a header: blank, a remark, Excel's sep=;. Otherwise
+    None.
+    """
     first = fields[0].strip()
     if not any(field.strip() for field in fields):
         return "a blank line"

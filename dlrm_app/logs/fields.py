@@ -23,8 +23,10 @@ from dlrm_app.logs.iso_times import parse_iso
 from dlrm_app.logs.strings import (
     ABSENT,
     BAD,
+    FALSE,
     MISSING_KEY,
     PRESENT,
+    TRUE,
     WHOLE,
     parse_string,
     parse_whole_string,
@@ -39,7 +41,7 @@ WEIGHT, TIME_FORMAT, OTHER_LABEL, ELEMENT_WEIGHT, VECTOR = range(14, 19)
 """Codes of a column's content."""
 
 UNITS = np.array([1.0, 1e3, 1e6, 1e9])
-"""How many of a time's unit a second has, by its code from TIME_SECONDS on."""
+"""The units of time in a second, by code from TIME_SECONDS on."""
 
 FIRST_TIME, LAST_TIME = -62_135_596_800.0, 253_402_300_799.0
 """The years 1 to 9999, in seconds since 1970."""
@@ -49,7 +51,6 @@ FORMAT, NULLS = 3, 3 + ROOM
 
 NEWLINE, CARRIAGE_RETURN = ord("\n"), ord("\r")
 _PLUS, _MINUS, _POINT, _ZERO, _LOWER_E = ord("+"), ord("-"), ord("."), ord("0"), ord("e")
-_TRUE, _FALSE = np.frombuffer(b"true", np.uint8), np.frombuffer(b"false", np.uint8)
 FLOAT32_LIMIT = 3.4028235677973366e38  # from here on a float64 rounds to an infinite float32
 LEAST_WEIGHT = 1.1754943508222875e-38
 """float32's smallest normal number: what is smaller becomes 0 in training."""
@@ -70,8 +71,8 @@ def parse_label(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
             if text[at] != (_POINT if at == start + 1 else _ZERO):
                 return label, BAD
         return label, PRESENT
-    label = np.int64(stop - start == len(_TRUE))
-    word = _TRUE if label == 1 else _FALSE
+    label = np.int64(stop - start == len(TRUE))
+    word = TRUE if label == 1 else FALSE
     if stop - start != len(word):
         return label, BAD
     for place in range(len(word)):
@@ -96,7 +97,7 @@ def is_null_word(text, start, stop, column):  # type: ignore[no-untyped-def]  # 
 
 @njit_uncounted
 def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
-    """True if the field, which no value of ``column`` has, is a null word, or a number that a null word is too."""
+    """True if the field, which is not a value of ``column``, is a null word, or a number that equals one."""
     kind = column[0]
     if kind in (LABEL, WEIGHT, ELEMENT_WEIGHT, VECTOR) or len(column) == NULLS:
         return False

@@ -102,7 +102,7 @@ def days_of(year, month, day):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def _number(text, at, stop, most):  # type: ignore[no-untyped-def]  # compiled
-    """(the number of up to ``most`` digits, the place behind them); -1 if there is no digit."""
+    """(the number of up to ``most`` digits, the place after them); -1 if there is no digit."""
     number, behind = np.int64(0), at
     while behind < stop and behind < at + most and _ZERO <= text[behind] <= _ZERO + 9:
         number = 10 * number + np.int64(text[behind]) - _ZERO
@@ -124,7 +124,7 @@ def _month(text, at, stop):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def _zone(text, at, stop):  # type: ignore[no-untyped-def]  # compiled
-    """(seconds that Z, +HH:MM or +HHMM is ahead of UTC, the place behind it); that place is ``at`` without a zone."""
+    """(seconds that Z, +HH:MM or +HHMM is ahead of UTC, the place after it); that place is ``at`` without a zone."""
     if at < stop and (text[at] | 32) == _LOWER_Z:
         return 0, at + 1
     if at >= stop or (text[at] != _PLUS and text[at] != _MINUS):

@@ -28,8 +28,8 @@ def parse_iso(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
 def moment_of(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     """Parses YYYY-MM-DD, optionally with T or a space, HH:MM[:SS[.fraction]], and Z or an offset.
 
-    Returns (whole seconds since 1970 in UTC, the place of the fraction's digits, the place behind them, True if it is
-    a time).
+    Returns (whole seconds since 1970 in UTC, the place of the fraction's digits, the place after them, True if it is a
+    time).
     """
     days = _days_since_1970(text, start, start + 5, start + 8, stop)
     if days == NO_DAY or text[start + 4] != _MINUS or text[start + 7] != _MINUS:

@@ -20,11 +20,9 @@ def parse_list(text, begin, behind, column, doubled, lists, row):  # type: ignor
     index = ends[slot, row]
     shift = ends[weights, row] - index if mark > 0 else 0
     if opening > 0:
-        begin, behind = _trimmed(text, begin, behind)
-        if begin < behind:
-            if behind - begin < 2 or text[begin] != opening or text[behind - 1] != closing:
-                return 0
-            begin, behind = _trimmed(text, begin + 1, behind - 1)
+        begin, behind = _within_brackets(text, begin, behind, opening, closing)
+        if begin < 0:
+            return 0
     at = begin
     while begin < behind and at <= behind:
         stop = at
@@ -57,13 +55,29 @@ def parse_list(text, begin, behind, column, doubled, lists, row):  # type: ignor
             spans[slot, index, 0] = first
             spans[slot, index, 1] = last if doubled < 0 else -last
         index += 1
-        while has_runs and stop + 1 < behind and (text[stop + 1] == _BLANK or text[stop + 1] == _TAB):
-            stop += 1
-        at = stop + 1
+        at = _after_separators(text, stop, behind, has_runs)
     ends[slot, row + 1] = index
     if mark > 0:
         ends[weights, row + 1] = index + shift
     return 1
+
+
+@njit_uncounted
+def _within_brackets(text, begin, behind, opening, closing):  # type: ignore[no-untyped-def]  # compiled
+    """Returns the bounds of what the brackets hold; of an empty field as it is; negative without brackets."""
+    begin, behind = _trimmed(text, begin, behind)
+    if begin == behind:
+        return begin, behind
+    if behind - begin < 2 or text[begin] != opening or text[behind - 1] != closing:
+        return -1, -1
+    return _trimmed(text, begin + 1, behind - 1)
+
+
+@njit_uncounted
+def _after_separators(text, at, behind, has_runs):  # type: ignore[no-untyped-def]  # compiled
+    while has_runs and at + 1 < behind and (text[at + 1] == _BLANK or text[at + 1] == _TAB):
+        at += 1
+    return at + 1
 
 
 @njit_uncounted

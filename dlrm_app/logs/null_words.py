@@ -42,7 +42,7 @@ from dlrm_app.logs.strings import ABSENT, PRESENT
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
+INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 
 
 @lru_cache(maxsize=4096)
@@ -74,7 +74,7 @@ def null_values(content: int, words: tuple[str, ...]) -> NDArray[np.uint64] | ND
 
 
 def null_words_of(column: LogColumn, spec: Spec) -> tuple[str, ...]:
-    """The null words of ``column``: its padding is none, because elements that are padding do not exist."""
+    """The null words of ``column``, without its padding, because padding is not an element."""
     if column.padding is None:
         return spec.null_values
     content, padding = kind_code(column), padding_key(column)
@@ -118,7 +118,7 @@ def _rounded(words: Sequence[str], dtype: type[np.number]) -> NDArray[np.number]
     ]
     if issubclass(dtype, np.floating):
         finite = [n for n in numbers if abs(n) <= float(np.finfo(dtype).max)]
-        return np.array([*finite, *(float(word) for word in words if _INFINITE.fullmatch(word))], dtype)
+        return np.array([*finite, *(float(word) for word in words if INFINITE.fullmatch(word))], dtype)
     assert issubclass(dtype, np.integer)
     limits = np.iinfo(dtype)
     return np.array([int(n) for n in numbers if limits.min <= n <= limits.max and n == int(n)], dtype)

@@ -82,9 +82,10 @@ def names_in(source: InputFile) -> list[str]:
 
 
 def key_faults(source: InputFile, names: Sequence[str]) -> list[Problem]:
-    """A problem for each of ``names`` that is a key of the file's folders and a column of it with other values.
+    """A problem for each of ``names`` that is both a key of the file's folders and a column with other values.
 
-    The footer's statistics tell the values. Those of a lake table's partitions are in its log, which its files follow.
+    The values of the column are those of the footer's statistics. Files of a lake table have no such problem: the
+    table's log gives their partitions.
     """
     schema = schema_of(source)
     doubled = [] if source.is_of_table else [n for n in names if n in source.partition and n in schema.names]

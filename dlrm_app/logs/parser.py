@@ -29,7 +29,7 @@ _NO_STATES = np.zeros(0, np.uint8)
 _MAX_REJECTS = 4096
 _FIRST_LIST_ROOM = 4
 MOST_VALUES, _GROWTH = 1 << 22, 4
-"""The values that arrays have room for at first, at most, and how many times as much they get when they are full."""
+"""The values that arrays have room for at first and at most, and the factor by which full arrays grow."""
 _STAGGER = 72
 """Extra values in each column's array. If columns were a power of two apart, the places to which the values of a row
 are written would all share a few lines of the processor's caches."""
@@ -63,7 +63,7 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
 
 
 def _escaped_quotes(text: NDArray[np.uint8], reject: list[int], spec: Spec) -> str:
-    """What is to be said of a rejected line with a backslash before a quote."""
+    """The hint for a rejected line with a backslash before a quote."""
     if spec.quote is None or f"\\{spec.quote}" not in _text(text, reject[1], reject[2], MAX_LINE):
         return ""
     return f"; it has \\{spec.quote} within quotes, as MySQL writes: write a quote within quotes twice"
@@ -76,7 +76,8 @@ def _text(text: NDArray[np.uint8], start: int, stop: int, most: int) -> str:
 class Parser:
     """Collects rows of ``spec`` in arrays of ``capacity`` rows, which are reused.
 
-    Arrays of many columns begin with few rows and grow: the system clears memory that few rows of a unit would not use.
+    Arrays of many columns begin with few rows and grow. The system clears all memory that it gives, and a unit may have
+    only a few rows.
     """
 
     _labels: NDArray[np.uint8]
@@ -181,7 +182,9 @@ class Parser:
 
 
 def _header_keys(spec: Spec) -> NDArray[np.uint64]:
-    """The keys of the columns' names if a header that is repeated would be a row, as of strings alone; otherwise none."""
+    """The keys of the columns' names if a repeated header would be read as a row, as where all columns hold strings;
+    otherwise none.
+    """
     columns = [column for column in spec.fields if column.role != "ignore"]
     if not spec.header or any((column.role, column.kind) != ("sparse", "string") for column in columns):
         return np.zeros(0, np.uint64)

@@ -50,28 +50,35 @@ class RawList(NamedTuple):
         sizes = np.diff(self.ends)
         if most is None or not (sizes > most).any():
             return self
-        kept = np.minimum(sizes, most)
-        begins = self.ends[:-1] if first else self.ends[1:] - kept
+        cut_sizes = np.minimum(sizes, most)
+        begins = self.ends[:-1] if first else self.ends[1:] - cut_sizes
         items = np.arange(self.ends[-1])
-        return self.where((items >= np.repeat(begins, sizes)) & (items < np.repeat(begins + kept, sizes)))
+        return self.where(
+            (items >= np.repeat(begins, sizes)) & (items < np.repeat(begins + cut_sizes, sizes))
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RawColumns:
-    """R rows: labels uint8 [R], dense float64 [N, R] (NaN if missing), keys uint64 [F, R] (MISSING_KEY if missing),
-    with derived columns; times float64 [T, R], seconds since 1970 (NaN if missing); weights float64 [R], 1 if rows have
-    none; other labels float64 [L - 1, R] (NaN if missing).
-    ``element_weights``: lists whose keys are the bits of float64, one for each element of their list. ``vectors``: the
-    same of vectors, empty where they are missing.
+    """The raw values of R rows, derived columns included.
 
-    Spans, if they are kept, are the positions of the keys' values in the text.
+    ``labels`` uint8 [R].
+    ``dense`` float64 [N, R]: NaN if missing.
+    ``keys`` uint64 [F, R]: MISSING_KEY if missing.
+    ``one_hot`` uint64: the bits of the dense columns, then the keys.
+    ``spans`` int64 [F, R, 2], or [F, 0, 2] if they are not kept: the positions of the keys' values in the text.
+    ``lists``: the columns of lists.
+    ``times`` float64 [T, R]: seconds since 1970, NaN if missing.
+    ``weights`` float64 [R]: 1 if rows have none.
+    ``other_labels`` float64 [L - 1, R]: NaN if missing.
+    ``element_weights``: lists whose keys are the bits of a float64 for each element of their list.
+    ``vectors``: lists whose keys are the bits of the float64 numbers of each vector; empty if it is missing.
     """
 
     labels: NDArray[np.uint8]
     dense: NDArray[np.float64]
     keys: NDArray[np.uint64]
     one_hot: JaggedColumns[np.uint64]
-    """The bits of the dense columns, then the keys, all uint64."""
     spans: NDArray[np.int64]
     lists: Sequence[RawList]
     times: NDArray[np.float64]
@@ -149,20 +156,20 @@ def raw_columns(
 
 
 def _without_padding(spec: Spec, columns: Sequence[LogColumn], lists: Sequence[RawList]) -> Sequence[RawList]:
-    """``lists`` without the elements that fill them up, and without their weights. ``columns``: those of the lists."""
-    kept = {
+    """``lists`` without the padding, and without its weights. ``columns``: those of the lists."""
+    is_element = {
         slot: lists[slot].keys[: lists[slot].ends[-1]] != padding_key(column)
         for slot, column in enumerate(columns)
         if column.padding is not None
     }
-    if not kept:
+    if not is_element:
         return lists
-    kept |= {slot: kept[of] for slot, of in weight_slots(spec).values() if of in kept}
-    return [each.where(kept[slot]) if slot in kept else each for slot, each in enumerate(lists)]
+    is_element |= {slot: is_element[of] for slot, of in weight_slots(spec).values() if of in is_element}
+    return [each.where(is_element[slot]) if slot in is_element else each for slot, each in enumerate(lists)]
 
 
 def are_missing(lists: RawList) -> NDArray[np.bool_]:
-    """True for each list that is a missing value alone, which is an empty list: text cannot tell these apart."""
+    """True for each list whose only element is a missing value. It counts as empty: text cannot tell the two apart."""
     is_missing = lists.keys[: lists.ends[-1]] == MISSING_KEY
     sizes = np.diff(lists.ends)
     is_lone = np.zeros(len(sizes), bool)

@@ -104,7 +104,7 @@ def bad_value(column: LogColumn, value: str, shown: str | None = None) -> str:
 
 
 def _lost_elements(brackets: str, value: str) -> str:
-    """The reason why the elements of a list in ``brackets`` cannot be read; empty if it is another one."""
+    """The reason why the elements of a list in ``brackets`` cannot be read; empty if the brackets are not the reason."""
     inside = value.strip(" \t\r\n")[1:].lstrip(" \t\r\n")
     if inside.startswith(brackets[0]):
         return "holds lists in lists: write one list for each column"

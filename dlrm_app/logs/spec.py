@@ -25,14 +25,21 @@ LOOKED_UP = "looked up"
 
 @dataclass(frozen=True)
 class LogColumn:
-    """A column of the raw log, or a derived one. ``separator`` is set if its values are lists, of which the ``first``
-    or the ``last`` elements are kept; None: all. ``format``: of a time of kind FORMATTED. ``weights_of``: the list
-    whose elements these numbers weigh. ``brackets``: those around each list; blanks and quotes around its elements are
-    left out too. ``weights``: the mark between an element and its weight. ``size``: the numbers of a vector. ``padding``: the element that lists are
-    filled up with. ``whole``: the numbers among strings are whole, so that 1015.0 is 1015.
+    """A column of the raw log, or a derived one.
 
-    ``rule`` and ``of``: the kind and the inputs of a derived column. ``file``: that of the vectors that it looks up. ``zone``: the time zone of its clock, with the
-    ``offsets`` that this machine knows; None for UTC.
+    ``separator``: the mark between the elements, if the values are lists.
+    ``first``, ``last``: the number of elements of a list that are kept, from its beginning or its end; None: all.
+    ``format``: the format of a time of kind FORMATTED.
+    ``weights_of``: the list whose elements these numbers weigh.
+    ``brackets``: the brackets around each list; blanks and quotes around its elements are left out too.
+    ``weights``: the mark between an element and its weight.
+    ``padding``: the element that fills lists up to one length.
+    ``whole``: numbers among strings are whole, so that 1015.0 is 1015.
+    ``size``: the numbers of a vector.
+    ``rule``, ``of``: the kind and the inputs of a derived column.
+    ``zone``: the time zone of a derived column's clock; None for UTC.
+    ``offsets``: the zone's offsets that this machine knows.
+    ``file``: the file of the vectors that a derived column looks up.
     """
 
     name: str
@@ -77,11 +84,14 @@ class LogColumn:
 
 @dataclass(frozen=True)
 class Spec:
-    """The raw log's format. ``delimiter`` and ``quote`` are single bytes.
+    """The raw log's format.
 
-    ``null_values``: the null words. ``order``: the columns in the order of one file, if it differs from ``columns``.
-    ``derived``: columns computed from these. ``by_position``: Parquet with other names is read by its columns' order.
-    ``labels``: those of rows with several, the main one first.
+    ``delimiter``, ``quote``: single bytes.
+    ``null_values``: the null words.
+    ``order``: the columns in the order of one file, if it differs from ``columns``.
+    ``derived``: columns computed from these.
+    ``by_position``: Parquet columns with other names are read by their order.
+    ``labels``: the labels if rows have several, the main one first.
     """
 
     name: str
@@ -242,7 +252,7 @@ def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
 
 
 def weight_slots(spec: Spec) -> dict[str, tuple[int, int]]:
-    """Column of element weights → (the number of its array in the parser, behind the lists; that of its list)."""
+    """Column of element weights → (the number of its array in the parser, after those of the lists; that of its list)."""
     slots = list_slots(spec)
     first = sum(is_list for is_list, _ in slots.values())
     return {

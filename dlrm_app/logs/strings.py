@@ -23,7 +23,7 @@ NO_NUMBER, WHOLE, FRACTION = range(3)
 """Forms of ``whole_number``."""
 
 _PLUS, _MINUS, _POINT, _ZERO, _LOWER_E = (ord(mark) for mark in "+-.0e")
-_TRUE, _FALSE = np.frombuffer(b"true", np.uint8), np.frombuffer(b"false", np.uint8)
+TRUE, FALSE = np.frombuffer(b"true", np.uint8), np.frombuffer(b"false", np.uint8)
 _MOMENT = np.frombuffer(b"0000-00-00 00:00:00", np.uint8)
 _DATE, _CLOCK = 10, 19
 """The lengths of a date, and of a date and time in seconds."""
@@ -39,8 +39,8 @@ def parse_string(text, start, stop, doubled):  # type: ignore[no-untyped-def]  #
     length = stop - start
     if length == 0:
         return MISSING_KEY, ABSENT
-    if length == len(_TRUE) or length == len(_FALSE):
-        word = _TRUE if length == len(_TRUE) else _FALSE
+    if length == len(TRUE) or length == len(FALSE):
+        word = TRUE if length == len(TRUE) else FALSE
         if _is_flag(text, start, word):
             return _key_of_flag(word), PRESENT
     elif length > _DATE + 5 and text[start + 4] == _MINUS and text[start + 7] == _MINUS:
@@ -71,7 +71,7 @@ def parse_whole_string(text, start, stop, doubled):  # type: ignore[no-untyped-d
 
 @njit_uncounted
 def whole_number(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (form of a text, the place of a whole float's first character without its zeros, the place behind it).
+    """Returns (form of a text, the place of a whole float's first character without its zeros, the place after it).
 
     WHOLE: a float's text of a whole number within ±2^53, such as 1015.0. FRACTION: another number with a point or an
     exponent. NO_NUMBER: a text that is neither, such as 1015.
@@ -179,7 +179,7 @@ def _key_of_moment(seconds, text, first, behind):  # type: ignore[no-untyped-def
 def canonical_texts(
     ends: NDArray[np.int32], data: NDArray[np.uint8], is_whole: bool
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """The texts of strings (ends [S + 1], bytes) that their keys are of. ``is_whole``: of a column with ``whole``."""
+    """The texts that the keys of strings (ends [S + 1], bytes) are made of. ``is_whole``: of a column with ``whole``."""
     out = np.empty(len(data) + 3 * len(ends), np.uint8)  # 17:09 becomes 17:09:00
     out_ends = np.zeros(len(ends), np.int32)
     _write_texts(ends, data, is_whole, out_ends, out)
@@ -201,10 +201,10 @@ def _write_texts(ends, data, is_whole, out_ends, out):  # type: ignore[no-untype
 
 @njit_uncounted
 def _write_text(data, start, stop, out, at):  # type: ignore[no-untyped-def]  # compiled
-    """Writes one text from ``at`` on; returns the place behind it."""
+    """Writes one text from ``at`` on; returns the place after it."""
     length = stop - start
-    is_flag = (length == len(_TRUE) and _is_flag(data, start, _TRUE)) or (
-        length == len(_FALSE) and _is_flag(data, start, _FALSE)
+    is_flag = (length == len(TRUE) and _is_flag(data, start, TRUE)) or (
+        length == len(FALSE) and _is_flag(data, start, FALSE)
     )
     if length > _DATE + 5:
         seconds, first, behind, is_time = _moment(data, start, stop)

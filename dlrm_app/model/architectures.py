@@ -131,10 +131,11 @@ def find_architecture(kind: str) -> Architecture | None:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Everything that a model is built from. ``seed``: for all initial weights, the tables' too.
+    """Everything that a model is built from. ``seed``: the seed of all initial weights, those of tables included.
 
-    ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all. ``labels``: of rows with several,
-    the main one first. ``vectors``: column → the numbers of its vectors, one of each in a row.
+    ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all.
+    ``labels``: of rows with several, the main one first.
+    ``vectors``: column → the numbers of its vectors, one of each in a row.
     """
 
     config: ModelConfig

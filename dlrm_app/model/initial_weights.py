@@ -1,5 +1,6 @@
 """The tables' initial weights: a function of (seed, table, row) alone, and of a row's generation if it is not 0, so
-that every sharding plan starts alike. And the last bias, so that a model begins by predicting the share of positives.
+that every sharding plan starts alike. Also sets the last bias, so that a model begins by predicting the share of
+positives.
 
 Tables are always drawn on the CPU: a GPU's generator gives other numbers from the same seed.
 """

@@ -66,7 +66,7 @@ def likelihood_terms(
 def conditional_logits(joint: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """Logits [B] of a label and of the one that it is given → logits [B] of the first given the second, float64."""
     share = F.logsigmoid(joint.double()) - F.logsigmoid(given.double())
-    share = share.clamp(max=-1e-9)  # the label is as likely as its condition, but for rounding
+    share = share.clamp(max=-1e-9)  # the label is as likely as its condition, except for rounding
     return share - torch.log(-torch.expm1(share))
 
 

@@ -29,7 +29,7 @@ MOST_IDS = 3_000_000
 MOST_CLICKS = 5_300_000
 """The most ids of all target columns together, whose clicks take 2 GiB."""
 LONG_TAIL = 4.0
-"""log1p is chosen if the last 64-quantile is more than so many times as far from the median as the first."""
+"""log1p is chosen if the last 64-quantile is more than this many times as far from the median as the first."""
 BUCKETS, MORE_BUCKETS, BUCKET_ROWS = 16, 32, 4000
 """Buckets of a column; more buckets if each has at least BUCKET_ROWS rows."""
 CROSS_GAIN, MOST_CROSSES = 0.0015, 8
@@ -88,10 +88,10 @@ def with_all_choices(request: Request, before: Json) -> tuple[PreprocessConfig, 
     else:
         choice = choose(summary, encoding, dense, plan.spec, plan.has_clicks)
     logger.info(
-        f"chosen by a look at {summary.seen:,} of about {summary.rows:,} rows:\n{choice_table(choice)}"
+        f"chosen by a look at {summary.num_sampled:,} of about {summary.rows:,} rows:\n{choice_table(choice)}"
     )
     reasons = [list(reason) for reason in choice.reasons]
-    record = {"rows": summary.rows, "seen": summary.seen, "keys": open_keys, "reasons": reasons}
+    record = {"rows": summary.rows, "seen": summary.num_sampled, "keys": open_keys, "reasons": reasons}
     return replace(config, encoding=choice.encoding, dense=choice.dense), record
 
 
@@ -165,17 +165,19 @@ def _choose_ids(summary: SampleSummary, names: Sequence[str], choice: Choice) ->
         why = f"{about}: no pass over all values"
     sizes |= dict.fromkeys(too_many, HASHED_ROWS)
     reasons = [(hashed, name, why) for name in too_many]
-    kept = [name for name in names if sizes[name] is None]
-    if not kept:
+    counted = [name for name in names if sizes[name] is None]
+    if not counted:
         same = set(sizes.values())
         return choice.with_encoding(
             reasons, kind="hash", num_embeddings=same.pop() if len(same) == 1 else sizes
         )
     least = given.min_count or MIN_COUNT
-    reasons += [(f"vocabulary, min_count {least}", name, f"{about}: values can be counted") for name in kept]
+    reasons += [
+        (f"vocabulary, min_count {least}", name, f"{about}: values can be counted") for name in counted
+    ]
     sized = {name: size for name, size in sizes.items() if size is not None} or None
     choice = choice.with_encoding(reasons, kind="vocab", min_count=least, num_embeddings=sized)
-    return _choose_shared(summary, kept, choice) if given.shared is None else choice
+    return _choose_shared(summary, counted, choice) if given.shared is None else choice
 
 
 def _choose_shared(summary: SampleSummary, names: Sequence[str], choice: Choice) -> Choice:
@@ -212,7 +214,7 @@ def _too_many(summary: SampleSummary, names: Sequence[str]) -> list[str]:
 
 def _most_ids(summary: SampleSummary, names: Sequence[str]) -> dict[str, int]:
     """An estimate of the most ids that the vocabulary of each of ``names`` may have."""
-    scale, values = summary.rows / max(summary.seen, 1), summary.sparse
+    scale, values = summary.rows / max(summary.num_sampled, 1), summary.sparse
     return {name: int(scale * min(values[name].distinct, values[name].count / MIN_COUNT)) for name in names}
 
 
@@ -310,7 +312,7 @@ def with_choices(config: PreprocessConfig, before: Json) -> PreprocessConfig:
         for section in ("encoding", "dense")
     }
     if "bucket_boundaries" in open_keys.get("dense", ()) and not config.dense.bucket_columns:
-        filled["dense"]["bucket_boundaries"] = {}  # without bucket columns there are none to choose
+        filled["dense"]["bucket_boundaries"] = {}  # without bucket columns there are no boundaries to choose
     return replace(
         config,
         encoding=replace(config.encoding, **filled["encoding"]),

@@ -228,8 +228,8 @@ def _own_clicks(plan: InputPlan, units: Sequence[EncodedUnit], columns: MadeColu
     """
     learnt, shares = learnt_rows(columns.dense, plan.output), {}
     for name in plan.splits if learnt is not None else ():
-        seen = sum((unit.splits[name].seen for unit in units if name in unit.splits), KnownShare())
-        if learnt is not None and (share := own_click_share(seen, learnt)) is not None:
+        known = sum((unit.splits[name].known for unit in units if name in unit.splits), KnownShare())
+        if learnt is not None and (share := own_click_share(known, learnt)) is not None:
             shares[name] = share
     return shares
 

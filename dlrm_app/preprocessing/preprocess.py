@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.files import explained_disk_errors
+from dlrm_app.journal import REPEAT
 from dlrm_app.preprocessing.passes.first_rows import warn_of_odd_columns
 from dlrm_app.preprocessing.request import read_request, with_file_specs
 from dlrm_app.preprocessing.resume import begin_work, finished_dataset
@@ -13,8 +14,6 @@ from dlrm_app.preprocessing.stages import Stages
 from dlrm_app.preprocessing.summary import Dataset
 from dlrm_app.preprocessing.work.executor import Executor, LocalExecutor
 from dlrm_app.preprocessing.work.work_folder import WORK, locked, remove_temporary_files
-
-CONTINUE = "then run the same command again; it continues where it stopped"
 
 
 def preprocess(config: PreprocessConfig) -> Dataset:
@@ -30,7 +29,7 @@ def preprocess(config: PreprocessConfig) -> Dataset:
     warn_of_odd_columns(request.inputs)
     start = time.perf_counter()
     executor = _open_executor(config.executor, config.threads, config.dask.address or "")
-    with executor as opened, explained_disk_errors(output, CONTINUE), locked(output):
+    with executor as opened, explained_disk_errors(output, REPEAT), locked(output):
         plan, is_resumed = begin_work(request)
         manifest = Stages.of(plan, opened).run()
         remove_temporary_files(output)

@@ -23,6 +23,7 @@ from dlrm_app.logs.sources.lake import with_versions
 from dlrm_app.logs.sources.parquet_units import footer_of, read_footers
 from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
 from dlrm_app.logs.sources.text_units import beginning_of
+from dlrm_app.logs.sources.units import MIB
 from dlrm_app.logs.spec import VECTOR, Cures, Spec
 from dlrm_app.logs.zones import offsets_of, seconds_of
 from dlrm_app.preprocessing.passes.plan import InputPlan
@@ -34,7 +35,6 @@ from dlrm_app.text import listed, without_credentials
 
 logger = logging.getLogger(__name__)
 
-MIB = 1 << 20
 _EXECUTION_KEYS = ("threads", "memory_gib", "executor", "dask", "output")
 
 
@@ -162,6 +162,7 @@ def _with_versions(given: InputConfig, before: Json) -> InputConfig:
 def _plan_inputs(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFile]) -> InputPlan:
     fractions = {"val": config.split.val, "test": config.split.test}
     sparse = {column.name: column for column in spec.sparse}
+    split = config.split
     return InputPlan(
         spec=spec,
         sources=tuple(sources),
@@ -173,8 +174,8 @@ def _plan_inputs(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFi
         seed=config.seed,
         output=Path(config.output),
         kept_columns=tuple(KeptColumn(name, sparse[name].kind or "") for name in config.keep),
-        splits_by=config.split.by,
-        time_split=_time_split(config.split) if config.split.is_by_time else None,
+        splits_by=split.by,
+        time_split=TimeSplit(split.by, _moments(split), split.missing) if split.is_by_time else None,
         sampled=config.sampling.negatives or 1.0,
         kept_before=config.dataset.kept_shares(),
     )
@@ -207,10 +208,6 @@ def _moments(split: SplitConfig) -> dict[str, float]:
         offsets_of(split.zone)  # refuses unknown zones, needed or not
     given = {"val": split.val_from, "test": split.test_from}
     return {name: seconds_of(text, split.zone) for name, text in given.items() if text is not None}
-
-
-def _time_split(split: SplitConfig) -> TimeSplit:
-    return TimeSplit(split.by, _moments(split), split.missing)
 
 
 def with_file_specs(request: Request) -> Request:

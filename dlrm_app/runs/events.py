@@ -87,8 +87,10 @@ def read_events(folder: Path) -> list[Event]:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Result of a run. ``evals``: the last evaluation of each split; ``best_reachable``: metrics of the true model, and
-    ``further_best`` those of other labels.
+    """Result of a run.
+
+    ``evals``: the last evaluation of each split.
+    ``best_reachable``: metrics of the true model, and ``further_best`` those of other labels.
     """
 
     evals: dict[str, Evaluation]

@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from dlrm_app.config.train import changed_keys
+from dlrm_app.config.train import LoggingConfig, changed_keys
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
@@ -41,11 +41,13 @@ from dlrm_app.runs.checkpoint.names import (
 )
 from dlrm_app.runs.environment import describe_dataset, describe_environment
 from dlrm_app.runs.events import Event, RunResult, event_to_json
-from dlrm_app.runs.tensorboard import TensorBoard
+from dlrm_app.runs.tracking import Tracking
 from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
 
+TRACKED_FILES = ("report.html", "curves.json", "result.json", "config.yaml", "plan.yaml", "environment.json")
+"""The files that trackers keep with a run."""
 RUNS = Path("runs")
 """The parent folder of runs without ``output``."""
 _RESUME = "then the same command with resume=auto continues from the newest checkpoint, if there is one"
@@ -57,7 +59,8 @@ class RunFolder:
     def __init__(self, path: Path, runtime: Runtime) -> None:
         self.path = path
         self._writes = runtime.is_first
-        self._tensorboard: TensorBoard | None = None
+        self._tracking = Tracking([])
+        self._is_finished = False
 
     def write_start(
         self,
@@ -67,15 +70,17 @@ class RunFolder:
         step: int,
         command: Sequence[str],
     ) -> None:
-        """Writes config.yaml, environment.json (with ``command``), dataset.json; TensorBoard begins after ``step``."""
+        """Writes config.yaml, environment.json (with ``command``), dataset.json; trackers continue after ``step``."""
         if self._writes:
-            if config["logging"]["tensorboard"]:
-                self._tensorboard = TensorBoard(self.path / "tensorboard", step)
-            write_json(self.path / "dataset.json", describe_dataset(manifest))
+            dataset = describe_dataset(manifest)
+            write_json(self.path / "dataset.json", dataset)
             write_text(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
             write_json(
                 self.path / "environment.json", {"command": [*command], **describe_environment(runtime)}
             )
+            logging_settings = from_json(LoggingConfig, config["logging"])
+            self._tracking = Tracking(logging_settings.all_trackers)
+            self._tracking.begin(self.path, config, dataset, step)
 
     def tell(self, event: Event) -> None:
         """Appends ``event`` to metrics.jsonl."""
@@ -83,8 +88,7 @@ class RunFolder:
             values = {**event_to_json(event), "time": round(time.time(), 3)}
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json_text(values) + "\n")
-            if self._tensorboard:
-                self._tensorboard.add(event)
+            self._tracking.add(event)
 
     def write_curves(self, of: Evaluation, curves: Mapping[str, object]) -> None:
         """Puts the ``curves`` of the latest evaluation of a split into curves.json."""
@@ -96,11 +100,11 @@ class RunFolder:
         """Writes result.json, the mark of a run that reached its end."""
         if self._writes:
             write_json(self.path / "result.json", as_json(result))
+            self._is_finished = True
 
     def close(self) -> None:
-        """Closes TensorBoard's file."""
-        if self._tensorboard:
-            self._tensorboard.close()
+        """Ends the run in all trackers, with the files that describe it."""
+        self._tracking.end([self.path / name for name in TRACKED_FILES], is_finished=self._is_finished)
 
     def metrics_bytes(self) -> int:
         """The size of metrics.jsonl now (0 on ranks that do not write). A resumed run continues it from there."""
@@ -120,9 +124,9 @@ class RunFolder:
         source = checkpoint.folder.parents[1] if checkpoint else self.path
         if (source / "metrics.jsonl").is_file():
             with (source / "metrics.jsonl").open("rb") as file:
-                kept = file.read(checkpoint.marker.metrics_bytes if checkpoint else 0)
+                events = file.read(checkpoint.marker.metrics_bytes if checkpoint else 0)
             with written_whole(self.path / "metrics.jsonl") as temporary:
-                temporary.write_bytes(kept)
+                temporary.write_bytes(events)
 
     def note_changes(self, before: Mapping[str, object], config: Mapping[str, object], step: int) -> None:
         """Logs the keys that change after ``step``, and keeps the configuration of the steps before."""

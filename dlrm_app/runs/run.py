@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run(Result):
-    """A finished run. ``path``: its folder; ``result``: as in result.json; ``evaluations``: all, in order.
+    """A finished run.
 
-    ``best``: the evaluation on val with the best AUC; None without a labelled val split. ``report``: the page, if it
-    was written; ``untaught``: labels that it could not learn, and why.
+    ``path``: its folder.
+    ``result``: as in result.json.
+    ``evaluations``: all, in order.
+    ``best``: the evaluation on val with the best AUC; None without a labelled val split.
+    ``report``: the page, if it was written.
+    ``untaught``: labels that it could not learn, and why.
     """
 
     path: Path

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.machine import machine_memory
+from dlrm_app.machine import GIB, machine_memory
 
 if TYPE_CHECKING:  # checks of a configuration must not wait for torchrec
     from torchrec.distributed.planner import Topology
 
 logger = logging.getLogger(__name__)
 
-GIB = 2**30
 STEP_BYTES = 2**28
 MIN_FREE_SHARE = 0.9
 """Share of a GPU's memory. If less is free, another process uses the GPU; a context takes half a GiB."""

@@ -179,7 +179,7 @@ def interaction_flops(config: ModelConfig, tables: Sequence[Table], rows: int) -
         pairs = config.projection_branch1[-1] * config.projection_branch2[-1]
     else:
         return 0.0
-    # a table of an ensemble holds the vectors of all its models, one behind the other
+    # a table of an ensemble holds the vectors of all its models, side by side
     return 2.0 * rows * pairs * tables[0].dim
 
 

@@ -67,8 +67,8 @@ class SparseOptimizer:
 
     def state_bytes(self, rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bytes of state for shards of ``rows`` × ``columns`` [S]: (state per weight, state per row)."""
-        kept = list(self.state.values())
-        return 4 * kept.count(WEIGHT) * rows * columns, 4 * kept.count(ROW) * rows
+        sizes = list(self.state.values())
+        return 4 * sizes.count(WEIGHT) * rows * columns, 4 * sizes.count(ROW) * rows
 
 
 def sgd(weights: Tensor, gradient: Tensor, state: State, step: float, settings: SparseSettings) -> Tensor:

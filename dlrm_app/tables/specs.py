@@ -78,9 +78,9 @@ def resolve_tables(
     """The tables that ``config`` describes for a dataset whose feature f has ids in [0, feature_rows[f]).
 
     None: no dataset is given. ``groups``: features that share a table of the dataset, each with a feature of one value
-    first and lists behind it. ``weighted``: features whose elements have weights. ``vectors``: feature → the vectors that
-    it looks up, of which frozen tables are made. Raises ConfigError with every
-    problem: unknown features, too few rows, a feature read twice, and so on.
+    first, then lists. ``weighted``: features whose elements have weights. ``vectors``: feature → the vectors that it looks
+    up, of which frozen tables are made. Raises ConfigError with every problem: unknown features, too few rows, a
+    feature read twice, and so on.
     """
     groups = [group for group in groups if len({name in vectors for name in group}) == 1]
     given = _given_specs(config, feature_rows or {}, groups, {*weighted, *vectors})
@@ -221,8 +221,8 @@ def _read_spec(spec: object, config: TablesConfig) -> list[Table]:
     cure = f"use {', '.join(_TYPES)}"
     unknown = [Problem(str(key), "is not a key of a table", cure) for key in spec if key not in _TYPES]
     refuse_if([*unknown, *(Problem(name, "is missing") for key, name in needed.items() if key not in spec)])
-    kept = ("pooling", "data_type", "init", "init_scale")
-    values = {"dim": config.embedding_dim, **{key: getattr(config, key) for key in kept}, **spec}
+    defaults = ("pooling", "data_type", "init", "init_scale")
+    values = {"dim": config.embedding_dim, **{key: getattr(config, key) for key in defaults}, **spec}
     attention = values.pop("pooling") if isinstance(values["pooling"], Mapping) else None
     faults: list[Problem] = []
     for key, value in values.items():

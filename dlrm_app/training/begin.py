@@ -76,7 +76,7 @@ def load_start(state: RunState, start: StartingPoint) -> None:
 def inherited_table(inherited: Inherited) -> str:
     """A table of what became of each table (rows), dense layer (weights) and dense column; whole ones share a line.
 
-    What the words mean is in ``runs/checkpoint/inherit.py``.
+    ``runs/checkpoint/inherit.py`` explains the words.
     """
     rows = []
     for kind, kept in (

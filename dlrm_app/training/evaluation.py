@@ -163,7 +163,7 @@ def fit_final_bias(run: TrainingRun) -> None:
 
 
 @dataclass
-class _KeptRows:
+class _HostRows:
     """Rows of this rank in host memory, in parts: ``logits`` and ``labels`` [n, L], NaN where a row lacks a label, and
     ``weights`` [n] float64; no parts of these if rows have none.
     """
@@ -205,20 +205,19 @@ class _OneLabel(NamedTuple):
 
 
 def shifts_to_split(run: TrainingRun, split: str, taken: Callable[[float, float], float]) -> list[float]:
-    """The shift of each label on the rows of ``split``: ``taken`` of the result and error of
-    ``shift_to_labels``.
+    """The shift of each label on the rows of ``split``: ``taken(shift, error)`` of what ``shift_to_labels`` finds.
 
     The bias of a label that is given another one is fitted with that one's probabilities, once they are shifted.
     """
-    kept = _keep_rows(run, split)
+    scored = _collect_rows(run, split)
     found: list[float] = []
     chances: list[list[torch.Tensor]] = []
     for rows in rows_of_labels(run.manifest, split):
         number, before = rows.number, rows.given[rows.number]
-        logits = [part[:, number] for part in kept.logits]
+        logits = [part[:, number] for part in scored.logits]
         if before is not None:
-            logits = [conditional_logits(part[:, number], part[:, before]) for part in kept.logits]
-        known, factors = kept.of_label(rows, logits), []
+            logits = [conditional_logits(part[:, number], part[:, before]) for part in scored.logits]
+        known, factors = scored.of_label(rows, logits), []
         if before is not None:
             factors = [part[mask] for part, mask in zip(chances[before], known.rows, strict=True)]
         found.append(taken(*shift_to_labels(known.logits, known.clicks, known.weights, factors)))
@@ -230,8 +229,8 @@ def shifts_to_split(run: TrainingRun, split: str, taken: Callable[[float, float]
     return found
 
 
-def _keep_rows(run: TrainingRun, split: str) -> _KeptRows:
-    kept, held = _KeptRows(), _KeptRows()
+def _collect_rows(run: TrainingRun, split: str) -> _HostRows:
+    collected, held = _HostRows(), _HostRows()
 
     def keep(scored: Scored) -> None:
         # copies: a view would keep its batch alive
@@ -245,14 +244,14 @@ def _keep_rows(run: TrainingRun, split: str) -> _KeptRows:
 
     def move() -> None:
         # to host memory: a GPU may have no room for the whole split; many at a time, for each copy waits for the GPU
-        kept.logits.extend(_to_host(held.logits))
-        kept.labels.extend(_to_host(held.labels))
-        kept.weights.extend(part.double() for part in _to_host(held.weights))
+        collected.logits.extend(_to_host(held.logits))
+        collected.labels.extend(_to_host(held.labels))
+        collected.weights.extend(part.double() for part in _to_host(held.weights))
 
     with split_batches(run, split) as batches:
         score_rows(run.forward_passes, batches, run.runtime, f"calibrate on {split}", keep)
     move()
-    return kept
+    return collected
 
 
 def _to_host(parts: list[torch.Tensor]) -> Sequence[torch.Tensor]:

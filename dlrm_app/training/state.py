@@ -93,8 +93,9 @@ class TrainingRun:
     """None without distillation.scores."""
     folder: RunFolder
     checkpoint: Checkpoint | None
-    """The checkpoint that it continues. ``before``: the configuration of the steps up to that checkpoint."""
+    """The checkpoint that it continues."""
     before: TrainConfig | None
+    """The configuration of the steps up to that checkpoint."""
     state: RunState
     instruments: Instruments
     started: float = field(default_factory=time.perf_counter)

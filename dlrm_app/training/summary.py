@@ -40,7 +40,7 @@ def log_start(
 
 
 def warn_of_untaught(untaught: Mapping[str, str]) -> None:
-    """Warns of labels that the rows teach nothing of. ``untaught``: label → why."""
+    """Warns of labels that cannot be learnt from the rows. ``untaught``: label → why."""
     for why in untaught.values():
         logger.warning("%s: the model cannot learn it, and dlrm-export refuses the model", why)
 
@@ -94,8 +94,8 @@ def _weighed(metrics: Mapping[str, float]) -> str:
 
 
 def log_judgement(title: str, judgement: Judgement) -> None:
-    """Logs a verdict that is not good, or has a cause: a warning with the likely causes, or one line if it cannot be
-    told.
+    """Logs a verdict that is not good, or has a cause: a warning with the likely causes, or one line if it is
+    undecided.
     """
     if judgement.verdict == LEARNT and not judgement.causes:
         return

@@ -10,7 +10,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.inference.tables import QuantizedTables, ShardedTables, table_types
+from dlrm_app.inference.sharded_tables import ShardedTables
+from dlrm_app.inference.tables import QuantizedTables, table_types
 from dlrm_app.tables.table import Table
 from tests.refusals import refused
 

@@ -54,7 +54,7 @@ def test_the_row_is_named(shop: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("nan_for_one_row")
 def test_its_request_alone_is_refused(shop: Path) -> None:
     served, rows = open_served(shop / "export"), json_rows()
-    requests = [served.rows.read(body_of(part), 512) for part in (rows[:2], rows[2:4], rows[4:5])]
+    requests = [served.requests.read(body_of(part), 512) for part in (rows[:2], rows[2:4], rows[4:5])]
     first, second, third = served.score(requests)
     assert isinstance(first, dict)
     assert isinstance(third, dict)

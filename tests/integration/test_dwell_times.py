@@ -170,13 +170,13 @@ def test_exports_give_the_trained_models_scores(folder: Path, run: Path) -> None
         assert [feature.weighted for feature in record.features] == [False, True]
     served = open_served(folder / "fp32")
     rows = draw_rows(ROWS)[ROWS - TEST :].drop_columns(["clicked"]).to_pylist()[:64]
-    (answer,) = served.score([served.rows.read(body_of(rows), 64)])
+    (answer,) = served.score([served.requests.read(body_of(rows), 64)])
     expected = scores(run, folder / "dataset.parquet", f"data.path={folder}/data", "split=test")
     assert isinstance(answer, dict)
     (answered,) = answer.values()
     np.testing.assert_allclose(answered, expected["score"].to_pylist()[:64], atol=1e-6)
     del rows[1]["dwell"], rows[2]["seen"]
-    (wrong,) = served.score([served.rows.read(body_of(rows[:2]), 64)])
+    (wrong,) = served.score([served.requests.read(body_of(rows[:2]), 64)])
     assert isinstance(wrong, RequestError)
     assert "dwell has 0 elements" in str(wrong)
     raw = scores(folder / "fp32", folder / "exported.parquet", f"input={folder}/test.csv")

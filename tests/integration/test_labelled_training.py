@@ -243,7 +243,7 @@ def test_the_server_answers_with_every_label(folder: Path, run: Path, export: Pa
     served = open_served(export)
     rows = draw_labelled(ROWS)[0][-5:].select(["age", "shop", "user"]).to_pylist()
     requests = [rows, [{**rows[0], "age": "old"}]]
-    good, bad = served.score([served.rows.read(body_of(request), 64) for request in requests])
+    good, bad = served.score([served.requests.read(body_of(request), 64) for request in requests])
     assert isinstance(bad, RequestError)
     assert not isinstance(good, RequestError)
     assert [*good] == [*LABELS]

@@ -1,6 +1,5 @@
 """Events in TensorBoard are those of metrics.jsonl, and it cannot end a run."""
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from dlrm_app.config.train import LoggingConfig
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.runs.tensorboard import TensorBoard
+from dlrm_app.runs.tracker import TrackedRun
 from dlrm_app.typed import install_command
 
 
@@ -17,15 +17,21 @@ def trained(step: int, loss: float) -> TrainEvent:
     return TrainEvent(0, step, loss, 1000.0, {"sparse": 0.02})
 
 
+def begun(folder: Path, step: int = 0) -> TensorBoard:
+    log = TensorBoard()
+    log.begin(TrackedRun(folder, "run", {}, {}, step))
+    return log
+
+
 def read(folder: Path) -> EventAccumulator:
-    found = EventAccumulator(str(folder))
+    found = EventAccumulator(str(folder / "tensorboard"))
     found.Reload()
     return found
 
 
 def test_tensorboard_reads_the_logged_events(tmp_path: Path) -> None:
     """On disk after every event, without closing: a run that is killed keeps them."""
-    log = TensorBoard(tmp_path, first_step=0)
+    log = begun(tmp_path)
     log.add(trained(5, 0.5))
     log.add(Evaluation("val", 0, 7, {"auc": 0.75}))
     found = read(tmp_path)
@@ -42,29 +48,12 @@ def test_tensorboard_reads_the_logged_events(tmp_path: Path) -> None:
 def test_steps_that_a_resumed_run_takes_again_are_shown_once(tmp_path: Path) -> None:
     """The first run logs steps 1 to 4 and is killed; the second goes on from the checkpoint after step 2."""
     for first_step, steps, loss in ((0, range(1, 5), 1.0), (2, range(3, 6), 2.0)):
-        log = TensorBoard(tmp_path, first_step)
+        log = begun(tmp_path, first_step)
         for step in steps:
             log.add(trained(step, loss))
-        log.close()
+        log.end([], is_finished=True)
     losses = [(event.step, event.value) for event in read(tmp_path).Scalars("train/loss")]
     assert losses == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
-
-
-def test_a_logger_that_fails_is_dropped_with_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from torch.utils.tensorboard import SummaryWriter
-
-    def fail(*_: object) -> None:
-        raise OSError("disk full")
-
-    log = TensorBoard(tmp_path, first_step=0)
-    monkeypatch.setattr(SummaryWriter, "flush", fail)
-    with caplog.at_level(logging.WARNING):
-        for step in (1, 2):
-            log.add(trained(step, 0.5))
-    assert caplog.text.count("TensorBoard failed and gets no more events") == 1
-    assert "disk full" in caplog.text
 
 
 def test_a_missing_package_is_named_with_its_install_command(

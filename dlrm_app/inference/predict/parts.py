@@ -76,9 +76,9 @@ class PartTally:
     num_lines: int = 0
     num_rejects: int = 0
     rejects: list[RejectedRow] = field(default_factory=list)
-    num_looked: int = 0
+    num_sampled: int = 0
     num_learnt: int = 0
-    """Rows whose own clicks are in the model's target columns, among ``num_looked`` of a sample."""
+    """Rows whose own clicks are in the model's target columns, among ``num_sampled`` of a sample."""
     values: dict[str, ValueCounts] = field(default_factory=dict)
     """Column → the counts of its values, of raw rows."""
 
@@ -260,7 +260,7 @@ class RawParts:
                 columns |= {name: unit.table[name].take(columns[NUMBER]) for name in self._keep}
             if learnt is not None:
                 known = learnt.count_of(content_hashes(raw, spec))
-                tally.num_looked += known.rows
+                tally.num_sampled += known.rows
                 tally.num_learnt += known.known
             encoded = encoder.encode(raw, counts_unseen=True)
             counter.add(encoded)

@@ -23,20 +23,20 @@ from dlrm_app.files import explained_disk_errors
 from dlrm_app.inference.predict.parts import DatasetParts, Part, RawParts
 from dlrm_app.inference.predict.scores_file import LABEL_OF, LOGIT_OF, ScoresFile, begun_tables
 from dlrm_app.inference.scorer import Scorer, encoding_of, open_scorer
+from dlrm_app.journal import REPEAT
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Rows, arrange
 from dlrm_app.locks import held_output
 from dlrm_app.logs.rejects import MAX_SHOWN, refuse_rejects
 from dlrm_app.logs.sources.lake import with_versions
+from dlrm_app.logs.sources.units import MIB
 from dlrm_app.records import Json
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.text import bullets, percent
 
 logger = logging.getLogger(__name__)
 
-MIB = 1 << 20
-REPEAT = "then run the same command again; it continues where it stopped"
 _PREFETCHED = 1
 """Parts that are read ahead while one is scored."""
 
@@ -140,7 +140,7 @@ def _score_parts(
 
     with closing(prefetch_items(_read(source.parts(is_wanted), reader), _PREFETCHED)) as read:
         for part, chunks in read:
-            scored = [_with_columns(kept, score_rows(rows)) for rows, kept in chunks]
+            scored = [_with_columns(beside, score_rows(rows)) for rows, beside in chunks]
             scores.write(part.name, scored, part.tally)
 
 
@@ -153,18 +153,18 @@ def _with_columns(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
 def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
     for part in parts:
         chunks = []
-        for table, kept in part.read(part.tally):
+        for table, beside in part.read(part.tally):
             has_label = reader.label in table.column_names
             columns = reader.read(table, part.tally.origin, has_label=has_label)
             if has_label:
                 main, *others = columns.supervision
-                kept = _with_columns(kept, {"label": array_of(main)})
+                beside = _with_columns(beside, {"label": array_of(main)})
                 of_others = {
                     f"{LABEL_OF}{name}": pa.array(values, from_pandas=True).cast(pa.uint8())
                     for name, values in zip(reader.other_labels, others, strict=True)
                 }
-                kept = _with_columns(kept, of_others)
-            chunks.append((arrange(columns, None), kept))
+                beside = _with_columns(beside, of_others)
+            chunks.append((arrange(columns, None), beside))
         yield part, chunks
 
 
@@ -173,8 +173,8 @@ def _warn_of_own_clicks(scores: ScoresFile, source: DatasetParts | RawParts) -> 
     learnt = source.learnt if isinstance(source, RawParts) else None
     if learnt is None:
         return
-    seen = sum((KnownShare(tally.num_looked, tally.num_learnt) for tally in scores.tallies()), KnownShare())
-    if (share := own_click_share(seen, learnt)) is not None:
+    known = sum((KnownShare(tally.num_sampled, tally.num_learnt) for tally in scores.tallies()), KnownShare())
+    if (share := own_click_share(known, learnt)) is not None:
         logger.warning(
             "about %s of these rows are training rows, whose target columns contain their own clicks: "
             "metrics of new rows are worse; for honest scores of training rows give data.path=DATASET split=train",
@@ -183,7 +183,7 @@ def _warn_of_own_clicks(scores: ScoresFile, source: DatasetParts | RawParts) -> 
 
 
 def _warn_of_unusual_values(scores: ScoresFile, source: DatasetParts | RawParts, encoding: Path) -> None:
-    """Warns of rows that are not as those of ``encoding``; of none if that dataset is gone."""
+    """Warns of rows whose values differ from those of ``encoding``; does nothing if that dataset is gone."""
     if not (encoding / MANIFEST).is_file():
         return
     if found := deviations(read_manifest(encoding).usual_values, source.values(scores.tallies())):

@@ -114,7 +114,7 @@ class JsonRows:
         return rows
 
     def _is_plain(self, row: Row) -> bool:
-        """True if the types of the values show that no rule refuses them; looking at each value takes longer."""
+        """True if the types of the values alone show that all are valid; checking each value takes longer."""
         types = self._types
         for name, value in row.items():
             if name not in types:

@@ -50,8 +50,10 @@ def unit_feeds(
 class BundleFeed:
     """One unit: the rows of small files in a row, all of text or all of Parquet with columns of the same types.
 
-    ``columns``: the columns of a ParquetFeed; ``header``: each text begins with one; ``is_all``: there are no other
-    files. ``parquet``: the feeds of Parquet objects of a store; none until the feed is prefetched.
+    ``columns``: the columns of a ParquetFeed.
+    ``header``: True if each text begins with a header.
+    ``is_all``: True if there are no other files.
+    ``parquet``: the feeds of Parquet objects of a store; none until the feed is prefetched.
     """
 
     sources: tuple[InputFile, ...]

@@ -1,4 +1,4 @@
-"""Kinds of files, told by their first bytes: those that are read, and others by name, with what to do.
+"""Kinds of files, recognized by their first bytes: those that are read, and others by name, with a cure.
 
 Every command that finds input files calls ``format_of_beginning``; the tables below are the only ones of their kind.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 
 NUM_BYTES = 512
-"""The first bytes that tell what a file is."""
+"""The number of first bytes by which a file is recognized."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _READ = {PARQUET_MAGIC: "parquet", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _UNPACK = "unpack it ({}), and name the files that it holds"
@@ -106,7 +106,7 @@ _OTHERS: dict[bytes, OtherFile] = {
     rb"%PDF-": OtherFile("a PDF", "export its table as CSV in UTF-8"),
     rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a": OtherFile("an image", _AGAIN),
     rb"\x7fELF|MZ.{2}\0": OtherFile("a program", _AGAIN),
-    # text that is no table
+    # text that is not a table
     rb"\xff\xfe\0\0|\0\0\xfe\xff": OtherFile("UTF-32", _NO_TEXT),
     rb"\xff\xfe|\xfe\xff|([^\0]\0){8}|(\0[^\0]){8}": OtherFile(
         "UTF-16", f"{_NO_TEXT}: iconv -f UTF-16 -t UTF-8"
@@ -124,7 +124,7 @@ _OTHERS: dict[bytes, OtherFile] = {
     ),
     rb"-----BEGIN PGP |Salted__": OtherFile("encrypted", "decrypt it"),
 }
-"""What begins so (a pattern of bytes) and is not read; the first that fits."""
+"""A pattern of a file's first bytes → the kind of file, which is not read; the first pattern that fits counts."""
 _JSON = OtherFile("JSON", _REWRITE.format("pandas.read_json(PATH).to_parquet(NEW)"))
 _JSON_LINES = OtherFile("JSON lines", _REWRITE.format("pandas.read_json(PATH, lines=True).to_parquet(NEW)"))
 _BINARY = OtherFile("no text", _NO_TEXT)
@@ -160,7 +160,7 @@ def _other_file(beginning: bytes) -> OtherFile | None:
 
 
 def _json(text: str) -> OtherFile | None:
-    """JSON in lines or as one value. A first column of JSON, with others behind it, is none."""
+    """JSON in lines or as one value. Lines that only begin with a column of JSON are not."""
     if not re.match(r'\s*(\[\s*)?\{\s*("([^"\\]|\\.)*"\s*:|\}|$)', text):
         return None
     line = text.strip().partition("\n")[0]

@@ -133,7 +133,7 @@ def _named_files(key: str, name: str, faults: list[_NameFault]) -> list[NamedFil
     """The files that ``name`` means: a lake table, objects of a store, a file, a folder with all below it, or a glob.
 
     The files of a folder or glob are sorted so that day_2 comes before day_10. Empty files and those that other
-    programs leave beside the data are left out, which is said. Adds to ``faults``.
+    programs leave beside the data are left out, with a log line. Adds to ``faults``.
     """
     name = local_path(name)
     try:

@@ -39,9 +39,9 @@ _COPIES = {
     "hudi": "spark.read.format('hudi').load(PATH).write.parquet(NEW)",
     "paimon": "spark.read.format('paimon').load(PATH).write.parquet(NEW)",
 }
-"""How to write the rows of tables that are not read as files that are."""
+"""Table that is not read → how to write its rows as files that are read."""
 _ABOVE = 5
-"""The most folders above the files where a table is looked for, if their names are no keys."""
+"""The most folders above the files in which a table is searched for, if their names are not keys."""
 _VERSION = {"delta": "version", "iceberg": "snapshot"}
 _FORM = {"delta": "delta://PATH", "iceberg": "iceberg://CATALOG/NAMESPACE.TABLE"}
 _PACKAGE = {"delta": "deltalake", "iceberg": "pyiceberg"}

@@ -74,13 +74,13 @@ def units_of(source: InputFile, num_columns: int, unit_bytes: int) -> list[UnitR
 
 
 def _decoded_bytes(group: pq.RowGroupMetaData, num_columns: int) -> int:
-    """The bytes of ``num_columns`` columns of a row group, decoded, about."""
+    """About the bytes of ``num_columns`` columns of a row group, decoded."""
     size: int = group.total_byte_size * num_columns // max(group.num_columns, 1)
     return max(size, _WIDTH * num_columns * group.num_rows)
 
 
 def decoded_bytes(source: InputFile, num_columns: int) -> int:
-    """The bytes of ``num_columns`` columns of a Parquet file, decoded, about."""
+    """About the bytes of ``num_columns`` columns of a Parquet file, decoded."""
     footer = footer_of(source)
     return sum(_decoded_bytes(footer.row_group(at), num_columns) for at in range(footer.num_row_groups))
 
@@ -116,9 +116,10 @@ class ParquetUnit:
 class ParquetFeed:
     """Units ``wanted`` (at least one) of a source, which all lie in the same row groups.
 
-    ``columns``: the columns to read, in this order: name → name in the file, or key of its partition. ``fetched``: the
-    open object of a store, which ``items`` reads; None until the feed is prefetched, and for local files.
-    ``is_bundled``: the rows join those of other files, so columns have the same types in all, whatever each repeats.
+    ``columns``: the columns to read, in this order: name → name in the file, or key of its partition.
+    ``fetched``: the open object of a store, which ``items`` reads; None until the feed is prefetched, and for local
+    files.
+    ``is_bundled``: True if the rows join those of other files. Columns then have the same types in all files.
     """
 
     source: InputFile
@@ -267,7 +268,7 @@ def _end_of(source: InputFile) -> bytes:
 
 
 _REPEATED = 4
-"""Strings count as numbered if they take at most so many bytes a value in the file, dictionary included."""
+"""The most bytes a value of strings that count as numbered, in the file, dictionary included."""
 
 
 @lru_cache(maxsize=64)

@@ -22,7 +22,7 @@ MOST_BYTES = 64 << 20
 _AHEAD = 3
 """The number of pieces to prefetch if the ranges have more bytes than that."""
 NEAR_BYTES = 1 << 18
-"""Two ranges with at most so many bytes between them are fetched in one request."""
+"""The most bytes between two ranges that are fetched in one request."""
 
 
 class RemoteFile(io.RawIOBase):
@@ -42,8 +42,8 @@ class RemoteFile(io.RawIOBase):
         super().__init__()
         self._in_order = in_order
         self._address, self._version, self._size = address, version, version[0]
-        kept = len(address.beginning)
-        extents = [(max(start, kept), stop) for start, stop in extents if stop > kept]
+        num_here = len(address.beginning)
+        extents = [(max(start, num_here), stop) for start, stop in extents if stop > num_here]
         self._takes_all = sum(stop - start for start, stop in extents) <= MOST_BYTES + PIECE_BYTES
         runs = _joined(extents) if self._takes_all else sorted(extents)
         step = (

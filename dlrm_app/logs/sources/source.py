@@ -27,7 +27,7 @@ _NUM_SAMPLES, _SAMPLE_BYTES = 16, 1 << 12
 _FOOTER = 1 << 19
 """The last bytes of a Parquet file, which hold most footers."""
 MAX_RATIO = 20
-"""The size of a text divided by that of its compressed file, at most, about."""
+"""About the largest ratio of a text's size to that of its compressed file."""
 
 
 A = TypeVar("A")
@@ -50,7 +50,7 @@ class InputFile:
     bytes: int
     modified_ns: int
     format: str
-    """text, gzip, zstd or parquet, told by the first bytes."""
+    """text, gzip, zstd or parquet, by the first bytes."""
     partition: dict[str, str | None] = field(default_factory=dict, hash=False)
     """Key → value of all rows: from the folders, such as ``dt`` of clicks/dt=2026-11-22/part-0, or from a lake table.
     """
@@ -66,12 +66,12 @@ class InputFile:
 
     @property
     def text_ratio(self) -> int:
-        """The bytes of text for a byte of the file, about; also of Parquet."""
+        """About the bytes of text for a byte of the file; also for Parquet."""
         return 1 if self.format == "text" else 4
 
     @property
     def text_bytes(self) -> int:
-        """The bytes of text that it holds, about."""
+        """About the bytes of text that it holds."""
         return self.bytes * self.text_ratio
 
     @property

@@ -33,7 +33,7 @@ KEPT_EACH, _KEPT = 1 << 17, 1 << 27
 _FEW = 8
 """The most objects that are asked for their versions one by one; for more, the list is trusted."""
 PATIENCE_SECONDS = 60
-"""Reading fails after so many seconds without an answer."""
+"""The seconds without an answer after which reading fails."""
 _SCHEMES = {name: name for name in ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https")} | {
     "gcs": "gs"
 }
@@ -49,8 +49,11 @@ Version = tuple[int, str]
 class Address(str):
     """The URL of an object, without credentials.
 
-    ``url``: the URL with them; ``path``: the object's path in its store. ``listed``: the version that the list of the
-    folder or glob ``above`` tells, None if it cannot be believed. ``beginning``: the first bytes, kept in this process.
+    ``url``: the URL with credentials.
+    ``path``: the object's path in its store.
+    ``above``: the folder or glob in whose list the object was found.
+    ``listed``: the object's version in that list; None if such lists cannot be trusted.
+    ``beginning``: the first bytes, kept in this process.
     """
 
     url: str

@@ -19,7 +19,7 @@ from dlrm_app.logs.sources.units import Block, UnitExtent, unit_name
 MAX_LINE = 1 << 20
 """The most bytes of a line. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
 PADDING = 64
-"""Bytes that can be read after the end of a block, because the parser reads so many in one step."""
+"""Bytes that can be read after the end of a block; the parser reads this many in one step."""
 PIECE_BYTES = 1 << 20
 """Bytes to read at a time. They stay in a cache until they are parsed, and threads rarely wait for one another."""
 BEGINNING_BYTES = 1 << 16

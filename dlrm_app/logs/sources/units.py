@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from dlrm_app.journal import numbered
 from dlrm_app.logs.sources.source import InputFile
 
+MIB = 1 << 20
+"""Settings give the size of units in MiB."""
+
 
 class Block(NamedTuple):
     """Whole lines, text[start:stop]."""
@@ -60,7 +63,11 @@ def unit_name(source: int, unit: int) -> str:
 
 @dataclass(frozen=True)
 class FileExtent:
-    """A file of a bundle that has been read. ``size``, ``crc``: of its text; ``lines``: without a header."""
+    """A file of a bundle that has been read.
+
+    ``size``, ``crc``: the size and the checksum of its text.
+    ``lines``: the number of its lines, without a header.
+    """
 
     size: int
     file_bytes: int
@@ -72,8 +79,10 @@ class FileExtent:
 class UnitExtent:
     """The extent of a unit that has been read.
 
-    ``size`` and ``crc`` describe its text, ``file_bytes`` is its size in the file, and ``is_last`` is True if the
-    source ends with it. ``files``: those of a bundle, the first of which is ``source``.
+    ``size``, ``crc``: the size and the checksum of its text.
+    ``file_bytes``: its size in the file.
+    ``is_last``: True if the source ends with it.
+    ``files``: the files of a bundle, the first of which is ``source``.
     """
 
     source: int

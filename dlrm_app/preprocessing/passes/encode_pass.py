@@ -32,12 +32,16 @@ from dlrm_app.preprocessing.passes.time_order import VAL_TIMES, SplitTimes
 
 @dataclass(frozen=True)
 class EncodedSplit:
-    """The rows of a unit that go to one split. ``missing`` [N + F + V]: the number of missing values of each column.
+    """The rows of a unit that go to one split.
 
-    ``shard``: its path is relative to the journal's folder; None if the rows are in a run for a full shuffle. ``seen``:
-    among a sample, the rows whose own clicks are in the target columns that encode them. ``weights``: the sums of the
-    weights of all rows and of the positives, if rows have weights; ``left_out``: negatives that sampling left out.
-    ``labels``: the counts of other labels.
+    ``missing`` [N + F + V]: the number of missing values of each column.
+    ``shard``: the rows' shard, whose path is relative to the journal's folder; None if a full shuffle moves them later.
+    ``known``: in a sample of the rows, those whose own clicks are in the target columns that encode them.
+    ``weights``: the sums of the weights of all rows and of the positives, if rows have weights.
+    ``left_out``: the number of negatives that sampling left out.
+    ``labels``: the counts of each other label.
+    ``values``: column → the counts of its values; empty for splits whose values are not counted.
+    ``newest``: time column → the newest time of the training rows, if the position of lines decides the splits.
     """
 
     rows: int
@@ -45,19 +49,21 @@ class EncodedSplit:
     rejects: int
     missing: tuple[int, ...]
     shard: Shard | None
-    seen: KnownShare
+    known: KnownShare
     weights: tuple[float, float] | None = None
     left_out: int = 0
     labels: tuple[tuple[float, ...], ...] = ()
     values: dict[str, ValueCounts] = field(default_factory=dict)
-    """Column → the counts of its values; empty for splits whose values are not counted."""
     newest: dict[str, float] = field(default_factory=dict)
-    """Time column → the newest time of train's rows, if lines decide the splits."""
 
 
 @dataclass(frozen=True)
 class EncodedUnit:
-    """The record of an encoded unit. ``lines``: its lines, including rejected ones; ``splits``: by name."""
+    """The record of an encoded unit.
+
+    ``lines``: its lines, including rejected ones.
+    ``splits``: by name.
+    """
 
     extent: UnitExtent
     lines: int
@@ -143,18 +149,20 @@ class EncodeUnits:
         Returns its splits.
         """
         first = 0
-        has_keys = self.plan.contents_identify_rows
-        wants_keys = self.folded is not None or self.wants_contents or self.learnt is not None
+        by_content = self.plan.contents_identify_rows
+        wants_hashes = self.folded is not None or self.wants_contents or self.learnt is not None
         with ExitStack() as opened:
             parts = {
                 split: _SplitPart(self, files, unit, split, sketches, opened)
                 for split in self.plan.splits_of(segment)
             }
             for raw in cursor.rows(self.plan.row_group_rows, stop):
-                for split_rows in self.plan.deal(segment, raw, unit, cursor, first, wants_keys=wants_keys):
+                for split_rows in self.plan.deal(
+                    segment, raw, unit, cursor, first, wants_hashes=wants_hashes
+                ):
                     parts[split_rows.split].add(split_rows)
-                    if self.wants_contents and has_keys and split_rows.keys is not None:
-                        contents.add(split_rows.keys)
+                    if self.wants_contents and by_content and split_rows.hashes is not None:
+                        contents.add(split_rows.hashes)
                 first += len(raw.labels)
             found = {split: part.finish() for split, part in parts.items()}
         rejected = cursor.take_rejects()
@@ -202,7 +210,7 @@ class _SplitPart:
         self._rows = self._positives = 0
         self._is_weighted, self._weights = spec.is_weighted, np.zeros(2)
         self._labels = np.zeros((len(spec.other_labels), WIDTH))
-        self._seen = KnownShare()
+        self._known = KnownShare()
         self._times = SplitTimes(spec, split) if plan.cuts is not None else None
         self._tables: list[pa.Table] = []
         self._writer = None
@@ -218,10 +226,10 @@ class _SplitPart:
             self._writer.write(encoded)
 
     def _encode(self, split_rows: SplitRows) -> Encoded:
-        raw, keys, plan = split_rows.raw, split_rows.keys, self._work.plan
-        folds = None if self._folded is None or keys is None else folds_of(plan.seed, keys)
-        if self._learnt is not None and keys is not None:
-            self._seen += self._learnt.count_of(keys)
+        raw, hashes, plan = split_rows.raw, split_rows.hashes, self._work.plan
+        folds = None if self._folded is None or hashes is None else folds_of(plan.seed, hashes)
+        if self._learnt is not None and hashes is not None:
+            self._known += self._learnt.count_of(hashes)
         if self._times is not None:
             self._times.add(raw.times)
         counter, wants_keys = self._counter, bool(self._sketches)
@@ -257,7 +265,7 @@ class _SplitPart:
             0,
             missing,
             shard,
-            self._seen,
+            self._known,
             weights,
             labels=labels,
             values=values,

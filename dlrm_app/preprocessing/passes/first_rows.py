@@ -1,6 +1,6 @@
 """Looks at the first rows of some files for columns that are read in another way than they are written.
 
-Lists that are filled up to one length would train another model, and times in another unit other hours. Both are
+Lists that are filled up to one length, and times in another unit, would train another model without an error. Both are
 reported before any work. A file's first rows show a mistake of the description, which all of its rows have.
 """
 
@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 
 _FILES, _ROWS = 8, 1000
 _LEAST_LISTS, _MOST_SIZES, _LEAST_PADDED, _AT_AN_END = 50, 0.9, 0.1, 0.98
-"""Lists look padded where so many have one length, so many of these end in a value, and it is hardly elsewhere."""
+"""The shares from which lists look padded: lists of one length, those of them that end in one value, and its
+occurrences at the end.
+"""
 _MONTH, _1990, _2100 = 31 * 86_400.0, 631_152_000.0, 4_102_444_800.0
 _SOME = 0.01
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
@@ -44,14 +46,14 @@ def warn_of_odd_columns(plan: InputPlan) -> None:
     step = -(-len(plan.sources) // _FILES) or 1
     for source in plan.sources[::step]:
         with suppress(DamagedFileError):  # the passes name it, with a cure
-            for name, fault in _faults(source, _looked_at(plan.file_specs[source.index])):
+            for name, fault in _faults(source, _times_and_lists(plan.file_specs[source.index])):
                 found.setdefault(name, f"{source.path}: {name}: {fault}")
     for words in found.values():
         logger.warning(words)
 
 
 def _faults(source: InputFile, spec: Spec) -> Iterator[tuple[str, str]]:
-    """(column, what is wrong with it) in the first rows of ``source``."""
+    """(column, its fault) in the first rows of ``source``."""
     for raw in islice(_rows(source, spec), 1):
         for column, times in zip(spec.times, raw.times, strict=True):
             if fault := time_fault(times, column):
@@ -83,10 +85,10 @@ def _may_be_padded(column: LogColumn) -> bool:
     return column.role == "sparse" and column.separator is not None and column.padding is None
 
 
-def _looked_at(spec: Spec) -> Spec:
-    """``spec`` with the times and the whole lists alone."""
+def _times_and_lists(spec: Spec) -> Spec:
+    """``spec`` with only the times and the whole lists."""
 
-    def looked_at(columns: tuple[LogColumn, ...]) -> tuple[LogColumn, ...]:
+    def others_ignored(columns: tuple[LogColumn, ...]) -> tuple[LogColumn, ...]:
         return tuple(
             replace(column, first=None, last=None)
             if column.role == "time" or _may_be_padded(column)
@@ -94,11 +96,13 @@ def _looked_at(spec: Spec) -> Spec:
             for column in columns
         )
 
-    return replace(spec, columns=looked_at(spec.columns), order=looked_at(spec.order), derived=(), labels=())
+    return replace(
+        spec, columns=others_ignored(spec.columns), order=others_ignored(spec.order), derived=(), labels=()
+    )
 
 
 def padding_fault(lists: RawList, column: LogColumn) -> str | None:
-    """What is wrong with lists that look filled up to one length; None if they do not."""
+    """The fault of lists that look filled up to one length; None if they do not."""
     sizes = np.diff(lists.ends)
     if (sizes > 0).sum() < _LEAST_LISTS:
         return None
@@ -132,16 +136,16 @@ def _shown(key: np.uint64, column: LogColumn) -> str:
 
 
 def time_fault(times: NDArray[np.float64], column: LogColumn) -> str | None:
-    """What is wrong with times in seconds that cannot all be of the unit of ``column``; None if they can."""
+    """The fault of times in seconds that cannot all be in the unit of ``column``; None if they can."""
     times = times[~np.isnan(times)]
     if not len(times):
         return None
     early, late = (times > 0) & (times < _MONTH), times >= _2100
     usual = ~early & ~late & (times != 0)
     if not usual.any() and early.any() and not late.any():
-        return f"all times lie in January 1970{_cure(times[early], column)}"
+        return f"all times lie in January 1970{_unit_hint(times[early], column)}"
     if not usual.any() and late.all():
-        return f"all times lie after 2099{_cure(times[late], column)}"
+        return f"all times lie after 2099{_unit_hint(times[late], column)}"
     if column.kind in UNITS and usual.mean() >= _SOME:
         of_another = early if early.mean() >= _SOME else late
         if of_another.mean() >= _SOME and len(np.unique(times[of_another])) > 1:
@@ -150,8 +154,8 @@ def time_fault(times: NDArray[np.float64], column: LogColumn) -> str | None:
     return None
 
 
-def _cure(times: NDArray[np.float64], column: LogColumn) -> str:
-    """The unit in which ``times`` are of these years."""
+def _unit_hint(times: NDArray[np.float64], column: LogColumn) -> str:
+    """The end of a message: the unit in which ``times`` would be of these years."""
     written = float(np.median(times)) * UNITS.get(column.kind or "", 1.0)
     fitting = [kind for kind, unit in UNITS.items() if _1990 <= written / unit < _2100]
     if column.kind not in UNITS or not fitting:

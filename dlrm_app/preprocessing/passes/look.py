@@ -35,10 +35,12 @@ NUM_PIECES, PIECE_BYTES = 64, 1 << 20
 _ROW_STEP = 4
 """Keeps every fourth row of a large input, because neighbouring rows are similar."""
 _MAX_ROWS = 1 << 17
-"""The most rows that columns are summarized from, about."""
+"""About the most rows that columns are summarized from."""
 NUM_QUANTILES = 64
 STUDIED_ROWS = 1_000_000
-"""Passes over up to so many rows take seconds. With more, most values are frequent enough to be learnt by themselves."""
+"""The most rows over which a pass takes only seconds. With more rows, most values are frequent enough to be learnt by
+themselves.
+"""
 _ROWS_AT_A_TIME = 1 << 14
 S = TypeVar("S", bound=np.generic)
 
@@ -63,13 +65,13 @@ class SparseSummary:
 
 @dataclass(frozen=True)
 class SampleSummary:
-    """A sample of rows: about how many ``rows`` there are to learn from, how many were ``seen``, columns by name.
+    """A sample of ``num_sampled`` rows, of about ``rows`` rows that there are to learn from; columns by name.
 
     ``sparse`` and ``pairs`` are empty if there are too many rows to study.
     """
 
     rows: int
-    seen: int
+    num_sampled: int
     dense: dict[str, DenseSummary]
     sparse: dict[str, SparseSummary]
     pairs: Sequence[Pair] = ()

@@ -9,8 +9,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.manifest import KeptColumn
-from dlrm_app.dataset.splits import SPLITS
 from dlrm_app.encoding.row_hash import content_hashes, deal_keys
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.journal import Finish, Journal
@@ -42,12 +42,12 @@ FOLDS, SHARES, NEGATIVES = 1, 2, 3
 class SplitRows(NamedTuple):
     """Rows of a unit that go to ``split``.
 
-    ``keys`` [R], if they are wanted: random numbers to deal the rows by; copies of a row have the same.
+    ``hashes`` [R]: random numbers by which rows are dealt, equal for copies of a row; None unless they are wanted.
     """
 
     split: str
     raw: RawColumns
-    keys: NDArray[np.uint64] | None
+    hashes: NDArray[np.uint64] | None
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ class InputPlan:
 
     def bundles(self, sources: Sequence[InputFile]) -> list[tuple[InputFile, ...]]:
         """``sources`` in order; consecutive small ones of the same split and columns form one unit."""
-        return bundle_files(sources, self._unit_size, self._kind, self.unit_bytes)
+        return bundle_files(sources, self._unit_size, self._bundle_key, self.unit_bytes)
 
     def _unit_size(self, source: InputFile) -> int:
-        """The bytes of the text or the decoded values of ``source``, about."""
+        """About the bytes of the text or the decoded values of ``source``."""
         if source.format != "parquet":
             return source.text_bytes
         columns = self.file_specs[source.index].columns
@@ -131,7 +131,7 @@ class InputPlan:
         # an object is fetched whole
         return max(size, source.bytes) if isinstance(source.path, Address) else size
 
-    def _kind(self, source: InputFile) -> object:
+    def _bundle_key(self, source: InputFile) -> object:
         """A key that is equal for sources that can be read as one file."""
         spec = self.file_specs[source.index]
         if source.format != "parquet":
@@ -198,13 +198,13 @@ class InputPlan:
         cursor: Cursor | ArrowCursor,
         capacity: int = _ROWS,
         *,
-        wants_keys: bool = False,
+        wants_hashes: bool = False,
     ) -> Iterator[SplitRows]:
         """The rows of ``unit`` by split, up to ``capacity`` at a time, valid until the next are requested."""
         first = 0
         for split, stop in self.segments(unit):
             for raw in cursor.rows(capacity, stop):
-                yield from self.deal(split, raw, unit, cursor, first, wants_keys=wants_keys)
+                yield from self.deal(split, raw, unit, cursor, first, wants_hashes=wants_hashes)
                 first += len(raw.labels)
 
     def deal(
@@ -215,7 +215,7 @@ class InputPlan:
         cursor: Cursor | ArrowCursor,
         first: int,
         *,
-        wants_keys: bool,
+        wants_hashes: bool,
     ) -> Iterator[SplitRows]:
         """Deals rows of segment ``split`` to splits, without the negatives that sampling leaves out.
 
@@ -224,27 +224,27 @@ class InputPlan:
         names = self.splits_of(split)
         is_kept = self._is_kept(raw, unit, cursor) if split == "train" and self.sampled < 1 else None
         if len(names) == 1:
-            keys = self._keys(raw, unit, first) if wants_keys else None
+            hashes = self._hashes(raw, unit, first) if wants_hashes else None
             if is_kept is None:
-                yield SplitRows(split, raw, keys)
+                yield SplitRows(split, raw, hashes)
             elif len(rows := np.flatnonzero(is_kept)):
-                yield SplitRows(split, raw.take(rows), None if keys is None else keys[rows])
+                yield SplitRows(split, raw.take(rows), None if hashes is None else hashes[rows])
             return
-        keys = self._keys(raw, unit, first) if wants_keys or self.time_split is None else None
-        which = self._split_numbers(raw, keys)
+        hashes = self._hashes(raw, unit, first) if wants_hashes or self.time_split is None else None
+        which = self._split_numbers(raw, hashes)
         for number, name in enumerate(names):
             is_chosen = which == number
             rows = np.flatnonzero(is_chosen if is_kept is None or name != "train" else is_chosen & is_kept)
             if len(rows):
-                yield SplitRows(name, raw.take(rows), None if keys is None else keys[rows])
+                yield SplitRows(name, raw.take(rows), None if hashes is None else hashes[rows])
 
-    def _split_numbers(self, raw: RawColumns, keys: NDArray[np.uint64] | None) -> NDArray[np.int64]:
+    def _split_numbers(self, raw: RawColumns, hashes: NDArray[np.uint64] | None) -> NDArray[np.int64]:
         """The number of each row's split [R], in the order train, then ``cut_splits``: by its time or its content."""
         if self.time_cuts is not None:
             names = [column.name for column in self.spec.times]
             return self.time_cuts.split_numbers(raw.times[names.index(self.time_cuts.column)])
-        assert keys is not None, "rows without cuts by time are dealt by keys"
-        places = deal_keys(keys, self.seed, SHARES) / 2.0**64  # 0 to 1
+        assert hashes is not None, "rows without cuts by time are dealt by hashes"
+        places = deal_keys(hashes, self.seed, SHARES) / 2.0**64  # 0 to 1
         ends = list(accumulate([1 - sum(self.fractions.values()), *self.fractions.values()]))
         return np.searchsorted(ends[:-1], places, side="right")
 
@@ -254,7 +254,7 @@ class InputPlan:
         drawn = deal_keys(lines, self.seed, NEGATIVES)
         return (raw.labels > 0) | (drawn < np.uint64(int(self.sampled * 2**64)))
 
-    def _keys(self, raw: RawColumns, unit: InputUnit, first: int) -> NDArray[np.uint64]:
+    def _hashes(self, raw: RawColumns, unit: InputUnit, first: int) -> NDArray[np.uint64]:
         if self.contents_identify_rows:
             return content_hashes(raw, self.file_specs[unit.source])
         return row_keys(self.seed, unit.source, unit.unit, len(raw.labels), first)

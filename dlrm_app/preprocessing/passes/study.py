@@ -64,7 +64,8 @@ def moments_of(values: NDArray[np.float64]) -> Moments:
 class StudiedUnit:
     """The record of a studied unit.
 
-    ``moments``: those of each dense column; ``entries``: the number of keys of each sparse column in the unit's counts.
+    ``moments``: those of each dense column.
+    ``entries``: the number of keys of each sparse column in the unit's counts.
     """
 
     extent: UnitExtent

@@ -75,16 +75,16 @@ class CountClicks:
         cursor, encoder = open_cursor(unit, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
         places = [encoder.schema.get_field_index(self.sparse[column].name) for column in self.columns]
         num_rows = 0
-        for split, raw, row_keys in self.plan.rows(unit, cursor, wants_keys=True):
-            if split == "train" and row_keys is not None:
+        for split, raw, row_hashes in self.plan.rows(unit, cursor, wants_hashes=True):
+            if split == "train" and row_hashes is not None:
                 num_rows += len(raw.labels)
                 encoded = encoder.encode(raw)
-                offsets = (2 * folds_of(self.plan.seed, row_keys) + raw.labels).astype(np.uint64)
+                offsets = (2 * folds_of(self.plan.seed, row_hashes) + raw.labels).astype(np.uint64)
                 for count, place in zip(counts, places, strict=True):
                     keys = encoded.values(place).astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets
                     count.add(*_sums_of(keys, raw.weights, self.plan.spec.is_weighted))
                 if self.plan.contents_identify_rows:
-                    contents.add(row_keys)
+                    contents.add(row_hashes)
         extent = unit.finish()
         files = self.journal.begin(unit.name)
         with files.write(".counts") as temporary:
@@ -130,7 +130,7 @@ class AddUpClicks:
 
     def __call__(self, item: NumberedItem) -> Finish[DenseColumn]:
         number, source = item.number, self.sources[item.number]
-        rows, clicks = self._add(number, source.num_embeddings)
+        rows, clicks = self._add_up(number, source.num_embeddings)
         all_rows, all_clicks = rows.sum(1), clicks.sum(1)
         rate = share_of(all_clicks.sum().item(), all_rows.sum().item())
         strength = prior_strength(all_rows, all_clicks, rate)
@@ -149,7 +149,7 @@ class AddUpClicks:
         }
         return self.journal.begin(item.name).finish(DenseColumn(f"{source.name}_target", transform))
 
-    def _add(self, number: int, num_ids: int) -> tuple[IdCounts, IdCounts]:
+    def _add_up(self, number: int, num_ids: int) -> tuple[IdCounts, IdCounts]:
         """Returns (rows, clicks) [ids, NUM_FOLDS] of all units."""
         share = self.plan.kept_shares.get("train", 1.0)
         is_weighted = self.plan.spec.is_weighted

@@ -186,7 +186,7 @@ class MakeVocabularies:
 def _raw_values(
     kind: str, keys: NDArray[np.uint64], features: Sequence[int], files: Sequence[Path]
 ) -> pa.Array:
-    """The raw values behind ``keys``: uint64 for hex, int64 for integer, strings."""
+    """The raw values of ``keys``: uint64 for hex, int64 for integer, strings."""
     if kind == "hex":
         return array_of(keys)
     if kind == "integer":

@@ -62,8 +62,8 @@ def own_code() -> str:
 class BegunRun:
     """The configuration and input of a run.
 
-    ``encoding``: the fingerprint of the dataset at encoding.path. ``code``: the checksum of the code, because units of
-    different versions must not be mixed.
+    ``encoding``: the fingerprint of the dataset at encoding.path.
+    ``code``: the checksum of the code, because units of different versions must not be mixed.
     """
 
     config: Json

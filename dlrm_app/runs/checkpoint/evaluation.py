@@ -58,7 +58,8 @@ class Evaluation:
 
     ``epoch``: the epoch of the last step taken.
     ``judgement``: None if it was not judged.
-    ``labels``: the metrics of every other label, on its rows; ``judgements``: their judgements.
+    ``labels``: the metrics of every other label, on its rows.
+    ``judgements``: the judgements of the other labels.
     ``seconds``: the time that the evaluation took.
     """
 

@@ -21,7 +21,7 @@ class Progress:
     earlier_updates: int = field(default=0, metadata=IF_SET)
     """Steps that the optimizers had already counted when the run took over weights and states of another run."""
     untaught: dict[str, str] = field(default_factory=dict, metadata=IF_SET)
-    """Label → why its rows have taught nothing, neither here nor in a run whose weights this one took over."""
+    """Label → the reason why neither this run nor one whose weights it took over could learn it."""
 
     @property
     def counted_updates(self) -> int:

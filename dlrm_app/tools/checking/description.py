@@ -1,4 +1,4 @@
-"""What is proposed for columns, and the dataset's YAML made of it."""
+"""The proposals for columns, and the dataset's YAML made of them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class Proposed(NamedTuple):
 def as_yaml(
     name: str, origin: str, proposed: Sequence[Proposed], sample: Sample, given: Mapping[str, str]
 ) -> str:
-    """The YAML. ``given``: label → the one without which no row has it."""
+    """The YAML. ``given``: label → the label that it is given."""
     labels = [each.name for each in proposed if each.role == "label"]
     lines = [f"# Proposed by dlrm-check from {origin}"]
     lines += [f"{key}: {_flow(value)}" for key, value in {"name": name, **sample.marks}.items()]
@@ -61,7 +61,7 @@ def as_yaml(
 
 
 def _in_order(labels: Sequence[str], given: Mapping[str, str]) -> list[str]:
-    """``labels``, each behind the one that it is given."""
+    """``labels``, each after the one that it is given."""
 
     def depth(label: str) -> int:
         return 1 + depth(given[label]) if label in given else 0

@@ -94,8 +94,11 @@ class Overlap:
     """The number of rows of a split that are also in the training split; for train itself, rows that occur
     more than once.
 
-    The label is not compared. ``expected``: the number if the split's rows had the same share of repeats as
-    the training rows; None for train itself. ``is_estimate``: counted in a sample.
+    The label is not compared.
+
+    ``expected``: the number if the split's rows had the same share of repeats as the training rows; None for train
+    itself.
+    ``is_estimate``: True if it was counted in a sample.
     """
 
     repeated: int

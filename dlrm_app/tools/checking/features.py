@@ -1,4 +1,4 @@
-"""How to read a column that is no label: its role and kind, by its name and its values."""
+"""Proposes how to read a column that is not a label: its role and kind, by its name and its values."""
 
 import math
 import re
@@ -41,7 +41,7 @@ _ID_DIGITS, _LARGE_ID = 4, 1e5
 _HEX_OF_DIGITS = 3
 """From so many values of eight hex digits on, some have letters."""
 _MANY = 20
-"""So many codes have a right check digit by chance no more."""
+"""From so many codes on, it is not by chance that all have a right check digit."""
 
 
 def is_outcome(name: str) -> bool:

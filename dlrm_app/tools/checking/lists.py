@@ -89,7 +89,7 @@ def find_separator(column: SampledColumn, taken: str) -> tuple[ListForm, set[str
 
 
 def weight_mark(elements: Iterable[str]) -> str | None:
-    """``:`` if a number follows each element behind it: its weight, and not an id of a few kinds."""
+    """``:`` if each element ends with it and a number: a weight, not an id of a few kinds."""
     pairs = [re.fullmatch(_WEIGHTED, element, re.ASCII) for element in elements]
     if not pairs or None in pairs:
         return None

@@ -1,6 +1,6 @@
-"""Notations of values that look like others: one table, from what a column's values have in common to what is said.
+"""Notations of values that look like something else: a table of rules.
 
-Each rule reads a column and returns a note, why its values are read as nothing and what to write, or none.
+Each rule reads a column and returns a note, which says why its values cannot be read and what to write, or None.
 """
 
 import re
@@ -27,7 +27,7 @@ _SINGLE = re.compile(r"\d+[.,]?|\d*[.,]\d+")
 _THOUSANDS = r"[1-9]\d{0,2}(\.\d{3})*|0"
 _LIKE_LISTS = r"\d{3}([, .'’]\d{3})*"
 _MANY = 20
-"""So many different numbers have three decimals by chance alone no more."""
+"""From so many different numbers on, it is not by chance that all have three decimals."""
 
 
 def first_note(column: SampledColumn) -> str | None:

@@ -146,7 +146,7 @@ def _with_sources(
 def _others(
     proposed: Proposed, found: Sequence[Proposed], columns: Sequence[SampledColumn]
 ) -> dict[str, SampledColumn]:
-    """The columns of single values of the same kind as the list ``proposed``; none if it is no list."""
+    """The columns of single values of the same kind as the list ``proposed``; none if it is not a list."""
     return {
         other.name: column
         for other, column in zip(found, columns, strict=True)

@@ -24,8 +24,10 @@ _HEADS = ("column", "type", "missing", "distinct", "most frequent")
 class Proposal(Result):
     """A dataset's YAML for raw files, proposed from a sample of their rows.
 
-    ``path``: the file that it was written to, if any; ``given``: the files as they were named; ``name``: of
-    the dataset; ``has_label``: True if the files have a label column.
+    ``path``: the file that it was written to, if any.
+    ``given``: the files as they were named.
+    ``name``: the name of the dataset.
+    ``has_label``: True if the files have a label column.
     """
 
     yaml: str
@@ -65,7 +67,7 @@ def check_raw(given: str | list[str], output: str | None) -> Proposal:
 
 
 def _no_features(path: str, proposed: Sequence[Proposed]) -> list[Problem]:
-    """A problem, with the reasons of all columns, if a description of these would have no feature."""
+    """A problem, with the reason for each column, if no column can be a feature."""
     if any(each.role in ("dense", "sparse") or each.makes for each in proposed):
         return []
     left_out = [

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.logs.beginning import refuse_mark
+from dlrm_app.logs.null_words import INFINITE
 from dlrm_app.logs.parquet_columns import READABLE, content_of, is_list, names_in
 from dlrm_app.logs.rejects import LIKELY_NULLS
 from dlrm_app.logs.sources.file_kinds import BYTE_ORDER_MARK
@@ -29,7 +30,6 @@ _FILES, _BYTES = 8, 8 << 20
 _CERTAIN = ("null", "none", "n/a", "nan", "\\n")
 """Words for a missing value in any column; other LIKELY_NULLS and infinite numbers count in columns of numbers only.
 """
-_INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 _NO_MOMENT = r"0000-00-00([ T]00:00(:00(\.0+)?)?)?|[+-]?infinity"
 """Times that other programs write where none is known: MySQL, PostgreSQL."""
 MOMENT = r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
@@ -113,7 +113,8 @@ def words_of(name: str) -> list[str]:
 class Sample(NamedTuple):
     """A sample of a log.
 
-    ``unread``: name → type that cannot be used. ``marks``: for text, delimiter, quote and header.
+    ``unread``: name → type that cannot be used.
+    ``marks``: for text, delimiter, quote and header.
     """
 
     columns: list[SampledColumn]
@@ -190,7 +191,7 @@ def _first_bad_byte(text: bytes) -> str:
 
 
 def _null_words(column: SampledColumn) -> list[str]:
-    words = [value for value in column.counts if value.lower() in LIKELY_NULLS or _INFINITE.fullmatch(value)]
+    words = [value for value in column.counts if value.lower() in LIKELY_NULLS or INFINITE.fullmatch(value)]
     none = [value for value in column.counts if re.fullmatch(_NO_MOMENT, value, re.IGNORECASE)]
     if none and (
         column.counts.keys() <= {"", *words, *none}

@@ -59,7 +59,7 @@ def refuse_twice(path: str, names: Sequence[str]) -> None:
 
 
 class _LineForm(NamedTuple):
-    """A form of lines that is no table. ``pattern`` fits all lines, ``telling`` most of them."""
+    """A form of lines that is not a table. ``pattern`` fits all lines, ``telling`` most of them."""
 
     pattern: str
     telling: str

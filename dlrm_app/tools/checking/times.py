@@ -1,4 +1,4 @@
-"""Times of a sampled column: their unit, told by their size, and times that cannot be right."""
+"""Times of a sampled column: their unit, by their size, and times that cannot be right."""
 
 import re
 
@@ -46,7 +46,7 @@ def _pattern(unit: str) -> str:
 
 
 def wrong_times(column: SampledColumn) -> str | None:
-    """Why the times of ``column`` are read as nothing; None if they can be right, or are none."""
+    """The reason why the times of ``column`` cannot be read; None if they can, or if it does not look like times."""
     if is_list(column.stored) or not column.counts:
         return None
     if content_of(column.stored) == TIME or column.fits(MOMENT):

@@ -13,9 +13,7 @@ Every step leaves a file that marks it as done. A call after an interruption con
 
 import logging
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
@@ -47,7 +45,6 @@ from dlrm_app.tools.daily.measure import (
 from dlrm_app.tools.daily.new_columns import refuse_new_columns
 from dlrm_app.tools.daily.record import (
     RECORD,
-    SECONDS,
     SETTINGS,
     UNREPORTED,
     DayRecord,
@@ -57,7 +54,6 @@ from dlrm_app.tools.daily.record import (
     holdouts_of,
     labels_of,
     read_day_settings,
-    read_seconds,
     redo_hint,
     vocabulary_growth,
     write_record,
@@ -73,6 +69,7 @@ from dlrm_app.tools.daily.settings import (
     settings_of,
     train_settings,
 )
+from dlrm_app.tools.daily.steps import RunCommand, Steps
 from dlrm_app.tools.daily.usual import ComparedDay
 
 if TYPE_CHECKING:
@@ -84,16 +81,14 @@ _SHOWN_CHANGES = 8
 _COMPARED_DAYS = 31
 """Published days that a new day is searched for repeated rows of."""
 
-RunCommand = Callable[[str, Settings, Path], None]
-"""Runs a command with settings, and appends its output to a file. Raises DlrmError."""
-
 
 @dataclass(frozen=True)
 class Day:
     """The work of ``day``. Every rank makes one, and all do the same steps in the same order.
 
     ``published``: the days published before it. The last one is the parent: the day begins with its model and
-    vocabularies. ``days``: the folder of all days.
+    vocabularies.
+    ``days``: the folder of all days.
     """
 
     config: DaysConfig
@@ -106,6 +101,10 @@ class Day:
     @cached_property
     def folder(self) -> Path:
         return self.days / self.day.isoformat()
+
+    @cached_property
+    def _steps(self) -> Steps:
+        return Steps(self.day, self.folder, self.run, self.ranks)
 
     @cached_property
     def parent(self) -> Path | None:
@@ -149,7 +148,6 @@ class Day:
 
     @cached_property
     def _command_settings(self) -> dict[str, dict[str, object]]:
-        """Command → the settings that it is called with on this day."""
         parent, folder = self.parent, self.folder
         manifest = read_manifest(parent / "dataset") if parent else None
         model = parent / "model" if parent else None
@@ -186,7 +184,7 @@ class Day:
             write_json(path, settings)
 
         self.ranks.on_first(write)
-        if self.parent and not self._is_done(self.folder / "dataset" / MANIFEST):
+        if self.parent and not self._steps.is_done(self.folder / "dataset" / MANIFEST):
             manifest, model = read_manifest(self.parent / "dataset"), self.parent / "model"
             with keys_as_typed("train"):
                 self.ranks.on_first(lambda: refuse_new_columns(called, manifest, model))
@@ -199,8 +197,8 @@ class Day:
 
     def _measure(self, dataset: Manifest) -> DayRecord:
         """The record of the day before training: its rows, and the scores of earlier models on them."""
-        with self._timed("judge"):
-            self._once(self.folder / PROFILE, lambda: write_measures(dataset, self.folder))
+        with self._steps.timed("judge"):
+            self._steps.once(self.folder / PROFILE, lambda: write_measures(dataset, self.folder))
         results = self._score_with_earlier_models()
         return self.ranks.on_first(lambda: self._record(dataset, results))
 
@@ -245,10 +243,10 @@ class Day:
         days = self.config.days
         output = self.folder / "dataset"
         settings = self._command_settings["preprocess"]
-        with self._timed("encode"):
-            self._once(output / MANIFEST, lambda: self._call("preprocess", settings))
+        with self._steps.timed("encode"):
+            self._steps.once(output / MANIFEST, lambda: self._steps.call("preprocess", settings))
         dataset = self.ranks.on_first(lambda: read_manifest(output))
-        with self._timed("replay"):
+        with self._steps.timed("replay"):
             replayed = self.window(days.replay_window) if days.replay else []
             earlier = [self._earlier(record, "train", days.replay) for record in replayed]
             # no model was trained on the parent's held-out rows yet
@@ -261,7 +259,7 @@ class Day:
         return Earlier(day_of(record.day), dataset, split, share)
 
     def _write_rows(self, dataset: Manifest, earlier: Sequence[Earlier], folder: Path) -> None:
-        self._once(folder / MANIFEST, lambda: write_rows(dataset, self.day, earlier, folder))
+        self._steps.once(folder / MANIFEST, lambda: write_rows(dataset, self.day, earlier, folder))
 
     def _score_with_earlier_models(self) -> dict[str, EvaluationResult]:
         """Field of the record → the evaluation on all rows of this day.
@@ -274,15 +272,15 @@ class Day:
             models["first_model"] = self.days / self.published[0].day / "model"
         if retrained := [record.day for record in self.published if record.retrained]:
             models["full_retrain"] = self.days / retrained[-1] / "retrain" / "model"
-        with self._timed("judge"):
+        with self._steps.timed("judge"):
             return {field: self._evaluate("test", [model]) for field, model in models.items()}
 
     def _train(self, record: DayRecord) -> DayRecord:
         """Trains the day's model. Returns ``record`` with its scores and the parent's on the held-out rows."""
         before, model = self.parent / "model" if self.parent else None, self.folder / "model"
-        with self._timed("train"):
+        with self._steps.timed("train"):
             self._fit(self.folder / "rows", before, model)
-        with self._timed("judge"):
+        with self._steps.timed("judge"):
             result = self._evaluate("val", [model, *([before] if before else [])])
         judged = self.ranks.on_first(lambda: read_judgements(model))
         holdouts = holdouts_of(result)
@@ -300,8 +298,8 @@ class Day:
         if any(record.retrained for record in self.window(every - 1)):
             return False
         rows, model = self.folder / "retrain" / "rows", self.folder / "retrain" / "model"
-        with self._timed("retrain"):
-            if not self._is_done(model / "result.json"):
+        with self._steps.timed("retrain"):
+            if not self._steps.is_done(model / "result.json"):
                 window = self.window(self.config.days.retrain_window - 1)
                 earlier = [self._earlier(record, split) for record in window for split in ("train", "val")]
                 self._write_rows(read_manifest(self.folder / "dataset"), earlier, rows)
@@ -317,48 +315,18 @@ class Day:
         settings = export_settings(self.config, self.folder / "rows", self.folder / "model", output)
         if self.config.days.is_accepted(self.day):
             settings["judgement"] = "ignore"
-        with self._timed("export"):
-            self._once(output / "export.json", lambda: self._call("export", settings))
+        with self._steps.timed("export"):
+            self._steps.once(output / "export.json", lambda: self._steps.call("export", settings))
 
     def _fit(self, rows: Path, before: Path | None, model: Path) -> None:
         settings = train_settings(self.config, rows, before, model)
-        self._once_on_all(model / "result.json", lambda: self._call("train", settings))
+        self._steps.once_on_all(model / "result.json", lambda: self._steps.call("train", settings))
 
     def _evaluate(self, split: str, models: Sequence[Path]) -> EvaluationResult:
         path = self.folder / f"{split}_of_{'_'.join(models[0].relative_to(self.days).parts)}.json"
         settings = evaluate_settings(self.config, self.folder / "rows", split, models, path)
-        self._once_on_all(path, lambda: self._call("evaluate", settings))
+        self._steps.once_on_all(path, lambda: self._steps.call("evaluate", settings))
         return self.ranks.on_first(lambda: read_record(path, EvaluationResult, redo_hint([path])))
-
-    def _call(self, command: str, settings: Settings) -> None:
-        """Runs ``command``. Raises its DlrmError with the keys that are typed for dlrm-days."""
-        with keys_as_typed(command):
-            self.run(command, settings, self.folder / "log.txt")
-
-    def _is_done(self, mark: Path) -> bool:
-        return self.ranks.on_first(mark.is_file)
-
-    def _once(self, mark: Path, work: Callable[[], None]) -> None:
-        """Runs a step on the first rank, unless the file ``mark`` shows that it is done. The other ranks wait."""
-        if not self._is_done(mark):
-            self.ranks.on_first(work)
-
-    def _once_on_all(self, mark: Path, work: Callable[[], None]) -> None:
-        if not self._is_done(mark):
-            self.ranks.together(work)
-
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        """Adds the seconds of the block to those of ``step`` in seconds.json."""
-        logger.info("%s: %s", self.day, step)
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            if self.ranks.is_first:
-                spent = read_seconds(self.folder)
-                spent[step] = round(spent.get(step, 0.0) + time.perf_counter() - started, 3)
-                write_json(self.folder / SECONDS, spent)
 
 
 def read_judgements(model: Path) -> dict[str, Judgement]:

@@ -26,10 +26,10 @@ from dlrm_app.logs.sources.source import InputFile, has_changed
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
-from dlrm_app.tools.daily.day import Day, RunCommand
+from dlrm_app.tools.daily.day import Day
 from dlrm_app.tools.daily.gate import rules_rows, why_held
 from dlrm_app.tools.daily.plan import DaysPlan, files_of, plan_days
-from dlrm_app.tools.daily.publish import prune, publish
+from dlrm_app.tools.daily.publish import prune, publish, track_published
 from dlrm_app.tools.daily.record import (
     DAYS,
     LOCK,
@@ -41,6 +41,7 @@ from dlrm_app.tools.daily.record import (
     write_lines,
 )
 from dlrm_app.tools.daily.settings import sample_settings
+from dlrm_app.tools.daily.steps import RunCommand
 
 logger = logging.getLogger(__name__)
 COMMAND_SECONDS = 600
@@ -52,9 +53,12 @@ Changed = Callable[[InputFile, ManifestSource], bool]
 
 @dataclass(frozen=True)
 class Outcome(Result):
-    """The state of all days. ``records``: of all finished days; ``missing``: days after the last of them.
+    """The state of all days.
 
-    ``changed``: days whose files changed or came late. ``num_new``: the number of days that this call finished.
+    ``records``: the records of all finished days.
+    ``missing``: days after the last of them.
+    ``changed``: days whose files changed or came late.
+    ``num_new``: the number of days that this call finished.
     ``page``: the page about all days, if it was written.
     """
 
@@ -221,6 +225,7 @@ def conclude(
     days = output / DAYS
     if published := [record.day for record in records if record.published]:
         publish(days / published[-1])
+        track_published(days / published[-1])
         prune(days, records, config.days.num_kept)
     marks: dict[str, str] = {}
     now = {record.day: checksum(days / record.day / RECORD) for record in records}

@@ -1,13 +1,12 @@
 """The gate: a table of rules that hold a day back.
 
-Each rule measures one number and compares it with its limit, a key of ``gate``. Before training, a day is
-compared with the days published before it. After training, the new model is compared with yesterday's on the
-held-out rows. Shuffled labels are found before training only: the labels of the held-out rows are shuffled,
-too, and no model is better there.
+Each rule measures one number and compares it with its limit, a key of ``gate``. Before training, a day is compared with
+the days published before it. After training, the new model is compared with yesterday's on the held-out rows. Shuffled
+labels can only be found before training: the held-out rows have shuffled labels too, on which every model scores alike.
 
-A change is also compared with the *usual* change: the spread of earlier days, as the median of their
-distances from their median, which a few odd days do not move. Rules on shares of clicks and of missing
-values, on hours and on metrics first subtract what chance may explain with so few rows.
+A change is also compared with the *usual* change: the spread of earlier days, measured by the median absolute
+deviation, which a few odd days hardly change. Rules on shares of clicks and of missing values, on hours and on metrics
+first subtract what chance may explain with so few rows.
 """
 
 from collections.abc import Iterable, Sequence

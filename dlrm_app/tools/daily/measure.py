@@ -170,9 +170,11 @@ def shifts(dataset: Manifest, earlier: Sequence[Path]) -> dict[str, float]:
 
 
 def missing_shares(dataset: Manifest) -> dict[str, float]:
-    """Column → the share of its values that are missing; of another label, among the training rows.
+    """Column → the share of its values that are missing; also other label → the share of the training rows that lack
+    it.
 
-    A label that is ``given`` another one ("order|click") counts where that one is 1: elsewhere it says nothing.
+    A label that is ``given`` another one ("order|click") is counted only where that one is 1; elsewhere it has no
+    meaning.
     """
     shares = {column.name: column.missing_rate for column in dataset.dense}
     shares |= {name: 1 - known / max(asked, 1) for name, (known, asked) in _known_labels(dataset).items()}
@@ -181,7 +183,7 @@ def missing_shares(dataset: Manifest) -> dict[str, float]:
 
 
 def asked_rows(dataset: Manifest) -> dict[str, int]:
-    """Other label, named as in ``missing_shares`` → the number of the training rows that should have it."""
+    """Other label → the number of the training rows that should have it. Names are those of ``missing_shares``."""
     return {name: asked for name, (_, asked) in _known_labels(dataset).items()}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dlrm_app.errors import DataError, Problem
+from dlrm_app.runs import tracking as trackers
 from dlrm_app.tools.daily.record import DayRecord
 
 
@@ -36,3 +37,9 @@ def publish(folder: Path) -> None:
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(target)
         temporary.replace(link)
+
+
+def track_published(folder: Path) -> None:
+    """Registers the export of a published day, or its run without one, in the trackers that know the run."""
+    export, model = folder / "export", folder / "model"
+    trackers.publish(model, export if export.is_dir() else model, folder.parents[1].name)

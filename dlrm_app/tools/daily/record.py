@@ -103,8 +103,11 @@ class Holdout:
 
 @dataclass(frozen=True)
 class LabelDay:
-    """Another label of a day: the numbers of the rows that have it and where it is 1; the scores of yesterday's model
-    on them, those of the new model on the held-out ones, and its judgement there.
+    """The counts and scores of another label on a day.
+
+    ``rows``, ``positives``: the number of rows that have it, and of those where it is 1.
+    ``next_day``: the scores of yesterday's model on these rows.
+    ``holdout``, ``judgement``: the scores of the new model on the held-out rows, and the verdict on them.
     """
 
     rows: int
@@ -115,12 +118,14 @@ class LabelDay:
 
 
 EFFECTIVE = "effective share"
-"""The share of rows that would tell as much with equal weights."""
+"""The share of rows that would hold as much information if all weights were equal."""
 
 
 @dataclass(frozen=True)
 class DayWeights:
-    """The weights of some of a day's ``rows``. ``spread``: their standard deviation, divided by their ``mean``.
+    """The weights of some of a day's ``rows``.
+
+    ``spread``: their standard deviation, divided by their ``mean``.
 
     ``error``: the standard error of the logarithm of the effective number of rows.
     """
@@ -132,7 +137,7 @@ class DayWeights:
 
     @property
     def measured(self) -> dict[str, tuple[float, float]]:
-        """What rows are judged by → (value, the standard error of its logarithm)."""
+        """Name of a measurement → (its value, the standard error of its logarithm)."""
         effective = 1 / (1 + self.spread**2)
         return {
             "mean weight": (self.mean, self.spread / math.sqrt(self.rows)),
@@ -163,9 +168,12 @@ def holdouts_of(result: EvaluationResult) -> dict[str, Holdout]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict of a rule of the gate on a day. ``value``: what was measured; ``holds``: the day is held back.
+    """The verdict of a rule of the gate on a day.
 
-    ``says``: the measurement in words; ``cure``: the limit that was exceeded, and what to check.
+    ``value``: what was measured.
+    ``holds``: True if the day is held back.
+    ``says``: the measurement in words.
+    ``cure``: the limit that was exceeded, and what to check.
     """
 
     rule: str
@@ -203,9 +211,11 @@ class DayRecord:
     ``shift``: column → its population stability index against the most similar earlier day.
     ``known_rows``: the share of rows that an earlier day or row had.
     ``hours``: hour → rows and files, if files lie in folders of hours.
-    ``labels``: by name, other labels. ``asked``: other label → the training rows that should have it.
-    ``weights``: of all rows ("rows") and of the "positives", if rows have weights.
-    ``rules``: the verdicts of the gate. ``judgement``: of the new model, on the held-out rows.
+    ``labels``: other label → its counts and scores.
+    ``asked``: other label → the training rows that should have it.
+    ``weights``: the weights of all rows ("rows") and of the "positives", if rows have any.
+    ``rules``: the verdicts of the gate.
+    ``judgement``: the verdict on the new model, on the held-out rows.
     ``parent_record``, ``settings``: the checksums of the parent's record and of the day's settings.json.
     """
 

@@ -170,7 +170,7 @@ def _other_columns(earlier: Manifest, dataset: Manifest) -> list[str]:
 
 
 def _makeable(dataset: Manifest) -> set[str]:
-    """The columns of shards that rows of before may lack: new dense and sparse columns, vectors, and other labels."""
+    """The columns of shards that earlier rows may lack: new dense and sparse columns, vectors, and other labels."""
     dense = {column.name for column in dataset.dense if not is_opinion(column)}
     sparse = {name for column in dataset.sparse for name in (column.name, column.weights) if name}
     vectors = {column.name for column in dataset.vectors}

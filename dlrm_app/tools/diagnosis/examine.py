@@ -13,6 +13,7 @@ from typing import Any
 
 from dlrm_app.errors import ExitCode
 from dlrm_app.machine import (
+    GIB,
     HIDDEN,
     OLD_TRIOS,
     PYTORCH_CPU_INDEX,
@@ -134,7 +135,6 @@ def install_command(device: str, trio: Trio) -> str:
     )
 
 
-GIB = 2**30
 SHARED_MEMORY = GIB // 2
 UPDATE_DRIVER = "update the NVIDIA driver (nvidia-smi shows it); or for CPU wheels: make setup DEVICE=cpu"
 HIDE_GPUS = "use another GPU, or train on the CPU: CUDA_VISIBLE_DEVICES= dlrm-train …"

@@ -31,6 +31,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.locks import held_lock
 from dlrm_app.result import Paragraph, Result
+from dlrm_app.runs.tracking import track_study
 from dlrm_app.table import Column, Rows
 from dlrm_app.text import NONE, count, fixed
 from dlrm_app.tools.tuning.trial import (
@@ -67,7 +68,8 @@ ENDS = {
 class Study(Result):
     """A study in the folder ``path``. ``trials``: the best first.
 
-    ``command``: trains with the values of the best trial. ``page``: the study's page, if it was written.
+    ``command``: trains with the values of the best trial.
+    ``page``: the study's page, if it was written.
     """
 
     path: Path
@@ -99,6 +101,7 @@ def tune(config: TuneConfig, typed: Settings, train: Sequence[str] = TRAIN) -> S
         common = common_settings(config, typed)
         write_study_settings(output, config.tune.metric, common)
         refuse_other_space(study, output, config.tune.space)
+        track_study(output, config.logging.all_trackers, common)
         _Trials(study, output, config, common, train).run()
         trials = ranked(study)
         is_done = bool(trials) and trials[0].state == TrialState.COMPLETE
