@@ -1,9 +1,14 @@
 """Columns of vectors: a vector of numbers in each row. ``arrow`` packs them for shards."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dlrm_app.config.values import VectorType
+from dlrm_app.text import percent
+
+if TYPE_CHECKING:
+    from dlrm_app.dataset.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -29,3 +34,15 @@ def sizes_of(columns: Sequence[VectorColumn]) -> dict[str, int]:
 def width_of(columns: Sequence[VectorColumn]) -> int:
     """The numbers of all vectors of a row."""
     return sum(column.size for column in columns)
+
+
+def vector_lines(manifest: "Manifest") -> Iterator[str]:
+    """A line for each column of vectors: of what they are, and how many rows have none."""
+    for column in manifest.sparse:
+        if vectors := column.encoding.get("vectors"):
+            (of,) = column.encoding["derived"]["of"]
+            what = f"vectors of {vectors['width']:,} numbers ({vectors['dtype']}) for {column.distinct:,} values of {of}"
+            yield f"{column.name}: {what}; {percent(column.missing_rate)} of the rows have none"
+    for row in manifest.vectors:
+        what = f"a vector of {row.size:,} numbers ({row.dtype}) in each row"
+        yield f"{row.name}: {what}; {percent(row.missing_rate)} of the rows have none"
