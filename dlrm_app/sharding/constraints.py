@@ -26,6 +26,17 @@ logger = logging.getLogger(__name__)
 DEFAULT_TYPES = ["table_wise", "row_wise"]
 
 
+WIDEST = 1024
+"""The columns that fbgemm takes on a GPU; wider tables of vectors are cut by columns."""
+COLUMN_TYPES = ("column_wise", "table_column_wise", "grid_shard")
+
+
+def equal_part(dim: int) -> int:
+    """The width of the parts, as few and as equal as may be, in which ``dim`` columns are taken: a multiple of 4."""
+    num_parts = -(-dim // WIDEST)
+    return -(-dim // (4 * num_parts)) * 4
+
+
 def constraints_of(table: Table, sharding: ShardingConfig) -> dict[str, Any]:
     """Constraints of ``table`` from its spec, a pattern or the settings for all tables; null values are left out."""
     for_all = {"types": sharding.types, "kernels": sharding.kernels}

@@ -24,7 +24,7 @@ from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.initial_weights import init_tables, set_vectors
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.sharding.cluster import Cluster, running_cluster
-from dlrm_app.sharding.constraints import dense_kernel_tables, table_names
+from dlrm_app.sharding.constraints import COLUMN_TYPES, dense_kernel_tables, table_names
 from dlrm_app.sharding.cost import Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, rank_loads
 from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_plan
@@ -123,9 +123,6 @@ def _with_least_memory(cluster: Cluster) -> Cluster:
     sizes = all_gather_objects((cluster.memory, cluster.host_memory))
     memory, host_memory = map(min, zip(*sizes, strict=True))
     return replace(cluster, memory=memory, host_memory=host_memory)
-
-
-COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
 
 
 def shard_model(
