@@ -17,7 +17,7 @@ from dlrm_app.inference.tables import QuantizedTables
 from dlrm_app.loader.batch import CPU, Batch
 from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.build import build_model
-from dlrm_app.model.initial_weights import vector_blocks
+from dlrm_app.model.frozen_rows import vector_blocks
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.model.mixed_bags import Combination
 from dlrm_app.runs.checkpoint.load import load_tensors

@@ -13,7 +13,6 @@ from types import MappingProxyType
 import torch
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
-from torch.nn import functional as F
 
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.model.labels import LabelTops
@@ -38,58 +37,6 @@ def init_tables(
         table = by_name[name]
         for part, row, column in local_parts(weight):
             _fill(part, row, column, table, seed, generations.get(name))
-
-
-@torch.no_grad()
-def set_vectors(
-    model: nn.Module,
-    tables: Sequence[Table],
-    chosen: Mapping[str, torch.Tensor] = MappingProxyType({}),
-) -> None:
-    """Sets the rows of frozen ``tables`` that this rank holds from their files. ``model`` may be sharded or not.
-
-    ``chosen``: table → the rows [R] of the file that it has, in order, if these are not all. Raises DataError for files
-    that are missing or have changed.
-    """
-    by_name = {table.name: table for table in tables if table.is_frozen}
-    for name, weight in table_weights(model.state_dict(), by_name):
-        rows = chosen.get(name)
-        for part, first_row, first_column in local_parts(weight):
-            for start, block in _vector_blocks(by_name[name], first_row, len(part), rows):
-                part[start : start + len(block)] = block[:, first_column : first_column + part.shape[1]].to(
-                    part
-                )
-
-
-def vector_blocks(table: Table, num_rows: int) -> Iterator[torch.Tensor]:
-    """The rows of a frozen table, in blocks of ``num_rows`` [n, dim], verified before. Raises DataError."""
-    assert table.vectors is not None
-    table.vectors.verify()
-    rows = table.vectors.open()
-    for first in range(0, table.rows, num_rows):
-        block = torch.from_numpy(rows[first : min(first + num_rows, table.rows)].copy())
-        yield F.pad(block, (0, table.dim - block.shape[1]))
-
-
-def _vector_blocks(
-    table: Table, first_row: int, num_rows: int, chosen: torch.Tensor | None
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """(place of its first row, rows [n, dim]) of the blocks of ``num_rows`` rows from ``first_row`` on, or of those that
-    are ``chosen``. Rows that the file does not have are zeros.
-    """
-    assert table.vectors is not None
-    table.vectors.verify()
-    rows = table.vectors.open()
-    for start in range(0, num_rows, BLOCK_ROWS):
-        count = min(BLOCK_ROWS, num_rows - start)
-        wanted = torch.arange(first_row + start, first_row + start + count)
-        numbers = (wanted if chosen is None else chosen[wanted]).numpy()
-        block = torch.zeros(count, table.dim)
-        is_there = numbers < len(rows)
-        block[torch.from_numpy(is_there), : table.vectors.width] = torch.from_numpy(
-            rows[numbers[is_there]].astype("f4")
-        )
-        yield start, block
 
 
 def table_weights(state: Mapping[str, object], tables: Mapping[str, Table]) -> Iterator[tuple[str, object]]:

@@ -21,7 +21,8 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.model.architectures import ModelSpec
-from dlrm_app.model.initial_weights import init_tables, set_vectors
+from dlrm_app.model.frozen_rows import set_vectors
+from dlrm_app.model.initial_weights import init_tables
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.sharding.cluster import Cluster, running_cluster
 from dlrm_app.sharding.constraints import COLUMN_TYPES, dense_kernel_tables, table_names

@@ -21,7 +21,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_pr
 from dlrm_app.kernels.install import install
 from dlrm_app.locks import SharedLock
 from dlrm_app.model.build import build_model
-from dlrm_app.model.initial_weights import set_vectors
+from dlrm_app.model.frozen_rows import set_vectors
 from dlrm_app.model.loss import ClickTask, set_tf32
 from dlrm_app.runs.checkpoint.marker import (
     EMA,
