@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import torch
 
-from dlrm_app.evaluation.grouped_auc import grouped_auc
+from dlrm_app.evaluation.group_ranking import measure_groups
+from dlrm_app.evaluation.grouped_auc import collect_groups, grouped_auc
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.ranking import rank_scores, roc_auc
@@ -28,7 +29,8 @@ def main() -> None:
     works: dict[str, Callable[[], object]] = {
         "AUC": lambda: roc_auc(rank_scores(rows)),
         "all metrics": lambda: _all(logits, labels),
-        "grouped AUC": lambda: grouped_auc(rows, groups),
+        "grouped AUC": lambda: grouped_auc(collect_groups(rows, groups)).mean(),
+        "all of groups": lambda: measure_groups(collect_groups(rows, groups), [5, 10]),
         "DeLong interval": lambda: auc_interval(rows, 0.95),
         "DeLong, two models": lambda: compare_aucs(rows, logits + groups, 0.95),
     }

@@ -52,6 +52,23 @@ def machine_memory(root: Path = Path("/")) -> int:
     return min([of_system, *memory_limits(root)])
 
 
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes of memory that a process can take now: what the system calls available, or what a container has left."""
+    lines = dict(line.split(":", 1) for line in read_text(root / "proc/meminfo").splitlines() if ":" in line)
+    of_system = (
+        int(lines["MemAvailable"].split()[0]) << 10 if "MemAvailable" in lines else machine_memory(root)
+    )
+    left = [of_system]
+    for group, is_v2 in _groups(root, "memory"):
+        names = (
+            ("memory.max", "memory.current") if is_v2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        )
+        limit, used = (read_text(group / name).strip() for name in names)
+        if limit.isdigit() and used.isdigit() and int(limit) < UNLIMITED:
+            left.append(max(0, int(limit) - int(used)))
+    return min(left)
+
+
 def _groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
     """(folder, True for cgroup v2) of each of this process's groups that ``controller`` limits, innermost first."""
     for line in read_text(root / "proc/self/cgroup").splitlines():

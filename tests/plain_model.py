@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlrm_app.tables.table import Table
+from tests.plain_branches import FORMS
 from tests.random_batches import element_weights
 
 
@@ -94,7 +95,11 @@ class PlainModel(nn.Module):
         if self.kind == "concat":
             return self.top(torch.cat([self.strided_means(torch.cat(self.pooled(ids), dim=1)), dense], dim=1))
         if self.kind == "dcn_parallel":
-            return self.parallel(dense, self.pooled(ids))
+            return self.parallel(self.with_dense_vectors(dense, self.pooled(ids)))
+        if self.kind in FORMS:
+            vectors = self.with_dense_vectors(dense, self.pooled(ids))
+            outputs = FORMS[self.kind](dict(self.dense.items()), vectors, self.over_arch, self.training)
+            return outputs if self.training or outputs.dim() == 1 else outputs[:, 0]
         bottom = self.relu_mlp(bottom_mlp, dense)
         vectors = torch.stack([bottom, *self.pooled(ids)], dim=1)  # [B, F + 1, D]
         if self.kind == "dlrm":
@@ -116,15 +121,18 @@ class PlainModel(nn.Module):
             functions.append(F.relu(F.linear(torch.cat([angles.sin(), angles.cos()], 1), weight[n], bias[n])))
         return torch.cat([dense, *functions], dim=1)
 
-    def parallel(self, dense: torch.Tensor, embedded: list[torch.Tensor]) -> torch.Tensor:
-        """Full-rank cross layers and an MLP, both read by the last layer."""
+    def with_dense_vectors(self, dense: torch.Tensor, embedded: list[torch.Tensor]) -> list[torch.Tensor]:
+        """[B, D] for every feature: a dense value times its own vector."""
         own = next(
             value
             for name, value in self.dense.items()
             if name in ("dense_arch/weight", "dense_arch/1/weight")
         )  # [N, D]
-        vectors = [dense[:, [n]] * own[n] for n in range(len(own))]
-        x0 = x = torch.cat([*vectors, *embedded], dim=1)
+        return [*(dense[:, [n]] * own[n] for n in range(len(own))), *embedded]
+
+    def parallel(self, vectors: list[torch.Tensor]) -> torch.Tensor:
+        """Full-rank cross layers and an MLP, both read by the last layer."""
+        x0 = x = torch.cat(vectors, dim=1)
         for weight, bias in self.layers("inter_arch"):
             x = x0 * (x @ weight.T + bias) + x
         last = self.dense[f"{self.over_arch}/last/weight"], self.dense[f"{self.over_arch}/last/bias"]

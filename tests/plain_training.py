@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
@@ -18,6 +17,7 @@ from dlrm_app.tables.table import Table, table_of
 from dlrm_app.training.optimizers import LearningRates
 from dlrm_app.training.setup import Trainable
 from tests.composed import compose_config
+from tests.plain_branches import training_loss
 from tests.plain_model import PlainModel
 from tests.plain_optimizers import DENSE, RowByRow
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
@@ -122,8 +122,8 @@ def step_plain(
     rows, ids, labels = step
     plain.zero_grad(set_to_none=False)
     with forward_in():
-        logits = plain(rows, ids)
-    loss = F.binary_cross_entropy_with_logits(logits.float(), labels)
+        outputs = plain(rows, ids)
+    loss = training_loss(plain.kind, outputs, labels)
     loss.backward()
     if config.optimizer.dense.clip_norm is not None:
         clip_by_hand(list(plain.dense.values()), config.optimizer.dense.clip_norm)

@@ -61,6 +61,8 @@ def _after_check(found: "Findings | Proposal", call: Call) -> Lines:
     is_one = isinstance(given, str)
     train = setting("input.train", given) if is_one else shlex.quote(f"input.train=[{','.join(given)}]")
     words = ["split.val=0.1", "split.test=0.1"] if found.has_label else ["'input.unlabelled=[train]'"]
+    # twice the share of the sample: dlrm-preprocess accepts 0.001 by itself
+    words += [f"rejects.max_fraction={2 * found.rejected:.2g}"] * (found.rejected > 0.0005)
     what = (
         f"check the guesses in {file}, then"
         if found.path

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import PreprocessConfig
+from dlrm_app.config.datasets import DatasetConfig, PreprocessConfig
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.overrides import Settings
 from dlrm_app.config.schema import REQUIRED, Section, known_keys, required
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.train import TablesConfig, TrainConfig
 from dlrm_app.config.values import Count, NonNegative, Share, Whole
 from dlrm_app.config.words import WordReader
 from dlrm_app.dates import Hour, day_of, hours_of
@@ -221,6 +221,17 @@ SCHEMAS: dict[str, type[Any]] = {
     "export": ExportConfig,
 }
 """Command → its schema, for the commands whose settings dlrm-days takes."""
+
+
+def described_log(settings: Settings) -> DatasetConfig:
+    """The description of the log in ``settings`` of dlrm-preprocess. Raises ConfigError."""
+    return compose_config("preprocess", PreprocessConfig, settings).dataset
+
+
+def tables_to_begin(settings: Settings) -> tuple[TablesConfig, Sequence[str]]:
+    """The tables in ``settings`` of dlrm-train, and its warm_start.allow. Raises ConfigError."""
+    config = compose_config("train", TrainConfig, settings)
+    return config.tables, config.warm_start.allow
 
 
 def composed_json(command: str, settings: Settings) -> Json:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from dlrm_app.config.metrics import ranking_problems
 from dlrm_app.config.schema import REQUIRED, DatasetPathConfig, Section
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.config.values import BatchRows, Count, NonNegative, Split, Threads, Which
@@ -40,6 +41,7 @@ class EvaluateConfig(Section):
     split: Split = REQUIRED
     batch_size: BatchRows | None = None
     group_by: str | None = None
+    ranking: list[Count] = field(default_factory=lambda: [5, 10])
     weights: bool = REQUIRED
     by: list[str] = field(default_factory=list)
     importance: ImportanceConfig = field(default_factory=ImportanceConfig)
@@ -62,6 +64,7 @@ class EvaluateConfig(Section):
             if self.importance.repeats:
                 rule = "shuffles the columns that a model reads, and only scores are given"
                 yield Problem("importance.repeats", rule, "give checkpoint=RUN", self.importance.repeats)
+        yield from ranking_problems(self.ranking)
         for name in {name for name in self.by if self.by.count(name) > 1}:
             yield Problem("by", f"names {name} twice", "once is enough")
         models = (self.checkpoint is not None) + (self.against is not None) + len(self.scores)

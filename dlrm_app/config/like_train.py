@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta
 
+from dlrm_app.config.metrics import deciding_problems
 from dlrm_app.config.schema import REQUIRED, Section, is_section, required, type_of, unknown_key
 from dlrm_app.config.train import DataConfig, TrainConfig
 from dlrm_app.config.values import Count, Whole, type_problem
@@ -46,7 +47,7 @@ class PlanConfig(TrainConfig):
 class TuneSettings(Section):
     trials: Count = REQUIRED
     jobs: Count = REQUIRED
-    metric: Literal["auc", "logloss"] = REQUIRED
+    metric: str | None = None
     prune: bool = REQUIRED
     startup_trials: Whole = REQUIRED
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = REQUIRED
@@ -64,6 +65,11 @@ class TuneSettings(Section):
 class TuneConfig(TrainConfig):
     tune: TuneSettings = field(default_factory=TuneSettings)
 
+    @property
+    def metric(self) -> str:
+        """The name of the metric on val that compares trials."""
+        return self.tune.metric or self.evaluation.best
+
     def rules(self) -> Iterator[Problem]:
         yield from TrainConfig.rules(replace(self, resume="none"))
         if not self.output:
@@ -74,6 +80,9 @@ class TuneConfig(TrainConfig):
         if find_spec("optuna") is None:
             rule = "needs the package optuna, which is not installed"
             yield Problem("dlrm-tune", rule, install_command("tune"))
+        if self.tune.metric is not None:
+            measured = self.evaluation.group_by, self.evaluation.ranking
+            yield from deciding_problems("tune.metric", self.tune.metric, *measured)
         for number, entry in enumerate(self.tune.space):
             yield from _entry_problems(f"tune.space[{number}]", entry)
 

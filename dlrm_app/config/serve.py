@@ -25,8 +25,14 @@ class ServeLimitsConfig(Section):
 
 
 @dataclass(slots=True)
+class WatchConfig(Section):
+    seconds: Annotated[float, Meta(ge=0.01, le=86_400)] | None = None
+
+
+@dataclass(slots=True)
 class ServeConfig(Section):
     model: str = REQUIRED
+    watch: WatchConfig = field(default_factory=WatchConfig)
     host: str = REQUIRED
     port: Annotated[int, Meta(ge=0, le=65535)] = REQUIRED
     batch: ServeBatchConfig = field(default_factory=ServeBatchConfig)

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from dlrm_app.config.metrics import deciding_problems, ranking_problems
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
 from dlrm_app.config.schema import REQUIRED, Section, build
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
@@ -76,6 +77,15 @@ class ModelConfig(Section):
     projection_branch1: list[Count] | None = None
     projection_branch2: list[Count] | None = None
     stride: Count | None = None
+    num_heads: Count | None = None
+    finalnet_mlp2: list[Count] | None = None
+    finalnet_dropout2: BelowOne | None = None
+    finalnet_gates: bool = False
+    finalnet_relu: bool = False
+    dcnv3_num_linear_layers: Count | None = None
+    dcnv3_linear_dropout: BelowOne | None = None
+    dcnv3_layer_norm: bool = False
+    qnn_num_rows: Count | None = None
     ensemble_size: Count = 1
     dense_embedding_dim: Count | None = None
     initial_bias: Literal["base_rate", "random"] = "base_rate"
@@ -84,10 +94,6 @@ class ModelConfig(Section):
     bottom_dropout: BelowOne | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     vectors: VectorModelConfig = field(default_factory=VectorModelConfig)
-
-    def rules(self) -> Iterator[Problem]:
-        if self.top_mlp in ([], [1]):
-            yield Problem("top_mlp", "needs a hidden layer", "as model.top_mlp=[256,1]", self.top_mlp)
 
 
 @dataclass(slots=True)
@@ -133,6 +139,8 @@ class EvaluationConfig(Section):
     every_steps: Count | None = None
     per_epoch: Count | None = None
     group_by: str | None = None
+    ranking: list[Count] = field(default_factory=lambda: [5, 10])
+    best: str = "auc"
     target_auc: Share | None = None
     patience: Count | None = None
     test: bool = REQUIRED
@@ -140,6 +148,8 @@ class EvaluationConfig(Section):
     def rules(self) -> Iterator[Problem]:
         if self.every_steps is not None and self.per_epoch is not None:
             yield Problem("every_steps", "and evaluation.per_epoch both say when", "set one to null")
+        yield from ranking_problems(self.ranking)
+        yield from deciding_problems("best", self.best, self.group_by, self.ranking)
 
 
 @dataclass(slots=True)

@@ -126,6 +126,13 @@ def split_keys(keys: NDArray[np.uint64]) -> list[NDArray[np.int32]]:
     return [words[:, part].copy() for part in (0, 1)]
 
 
+def time_keys(seconds: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """The keys [R] of times in seconds since 1970; NaN is missing."""
+    is_missing = np.isnan(seconds)
+    micros = np.round(np.where(is_missing, 0, seconds) * 1e6).astype(np.int64).view(np.uint64)
+    return np.where(is_missing, np.uint64(KeptColumn.missing), micros)
+
+
 def read_keys(table: pa.Table, column: KeptColumn) -> NDArray[np.uint64]:
     """The keys [R] of a kept column."""
     words = [numbers_of(read_column(table, part, pa.int32())) for part in column.parts]

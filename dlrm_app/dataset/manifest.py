@@ -59,15 +59,19 @@ class SparseColumn:
     weights: str | None = field(default=None, metadata=IF_SET)
 
 
+TIME = "time"
+"""The kind of kept columns that are times."""
+
+
 @dataclass(frozen=True)
 class KeptColumn:
-    """The raw values of a sparse column, as keys of 64 bits that no model reads.
+    """The raw values of a sparse column, a time, or a column that is read for this alone: keys that no model reads.
 
     Shards hold them as two int32 columns, ``parts``.
 
-    ``kind`` is the column's in the log's description. The key of an integer or of hex digits is the number itself. That
-    of a text is a hash, and among n texts any two share one with probability n²/2^65: 3e-6 for ten million. ``missing``
-    is the key of a missing value.
+    ``kind`` is the column's in the log's description, or TIME. The key of an integer or of hex digits is the number
+    itself, that of a time the number of microseconds since 1970. That of a text is a hash, and among n texts any two
+    share one with probability n²/2^65: 3e-6 for ten million. ``missing`` is the key of a missing value.
     """
 
     name: str

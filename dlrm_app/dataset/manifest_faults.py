@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from dlrm_app.dataset.splits import Split, WeightSums
@@ -48,7 +47,7 @@ def _count_faults(name: str, split: Split, kept_share: float) -> Iterator[str]:
     if split.positives is not None and not 0 <= split.positives <= split.rows:
         yield f"{name} has {split.positives} positives in {split.rows} rows"
     for column, counts in split.values.items():
-        if min(astuple(counts)) < 0 or counts.missing > counts.rows or counts.unseen > counts.values:
+        if not counts.can_be:
             yield f"{name} counts values of {column} that cannot be"
     sums = split.weights or WeightSums(0.0, 0.0)
     if not 0 <= sums.positives <= sums.all:

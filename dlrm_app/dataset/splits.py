@@ -52,6 +52,8 @@ class ValueCounts:
     unseen: values that are not in the column's vocabulary, or too rare to be there
     values: values that are not missing; the elements of lists
     squares: the sum of the squares of the lists' lengths; 0 for one value a row
+    sizes, size_squares: of a column of numbers, the sums of their sizes (``encoding/value_shares.py``) and of the
+    squares of these
     """
 
     rows: int = 0
@@ -59,10 +61,19 @@ class ValueCounts:
     unseen: int = 0
     values: int = 0
     squares: int = 0
+    sizes: int = field(default=0, metadata=IF_SET)
+    size_squares: int = field(default=0, metadata=IF_SET)
 
     def __add__(self, other: "ValueCounts") -> "ValueCounts":
         pairs = zip(astuple(self), astuple(other), strict=True)
         return ValueCounts(*(mine + others for mine, others in pairs))
+
+    @property
+    def can_be(self) -> bool:
+        """False for numbers that no rows have."""
+        sums = (self.rows, self.missing, self.unseen, self.values, self.squares, self.size_squares)
+        is_mean = self.sizes**2 <= self.rows * self.size_squares  # by Cauchy and Schwarz
+        return min(sums) >= 0 and self.missing <= self.rows and self.unseen <= self.values and is_mean
 
     @property
     def unseen_share(self) -> float | None:
@@ -73,6 +84,14 @@ class ValueCounts:
     def mean_length(self) -> float:
         """The mean length of the lists; 1 for one value a row."""
         return self.values / self.rows if self.squares else 1.0
+
+    @property
+    def mean_size(self) -> float:
+        return self.sizes / self.rows
+
+    @property
+    def size_variance(self) -> float:
+        return self.size_squares / self.rows - self.mean_size**2
 
     @property
     def length_variance(self) -> float:

@@ -53,11 +53,17 @@ def setting_problems(settings: ColumnSettings, spec: Spec, base: Manifest | None
                 "give a labelled input.train, or leave it out",
             )
         )
-    one_hot = [column.name for column in spec.sparse if column.separator is None]
+    keys = [column.name for column in spec.sparse if column.separator is None]
+    ignored = [column.name for column in spec.columns if column.role == "ignore"]
+    names = [column.name for column in (*spec.kept, *spec.times)] + keys
     return problems + [
-        Problem(f"keep={name}", "is not a sparse column of one value", f"name one of {listed(one_hot, 12)}")
+        Problem(
+            f"keep={name}",
+            "is not a column of the log that is sparse with one value, a time, or ignored",
+            f"name one of {listed([*names, *ignored], 12)}",
+        )
         for name in settings.keep
-        if name not in one_hot
+        if name not in names
     ]
 
 

@@ -8,9 +8,17 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import VECTOR_TYPES, Bags, pack_vectors, shard_schema, split_keys, word_type
+from dlrm_app.dataset.arrow import (
+    VECTOR_TYPES,
+    Bags,
+    pack_vectors,
+    shard_schema,
+    split_keys,
+    time_keys,
+    word_type,
+)
 from dlrm_app.dataset.dictionary import Indexed, IndexedColumn, IndexedRows, Indexer, JaggedColumns
-from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
+from dlrm_app.dataset.manifest import TIME, DenseColumn, KeptColumn, SparseColumn
 from dlrm_app.dataset.vector_columns import VectorColumn
 from dlrm_app.encoding.dense import DenseTransforms, is_target, target_values
 from dlrm_app.encoding.sparse import RARE_ID, SparseEncoder, expand
@@ -173,7 +181,11 @@ class Encoder:
         )
         self._ids = SparseEncoder([each.column for each in one_hot], folder)
         self._indexer = Indexer(np.array([_NAN] * len(raw) + [MISSING_KEY] * len(one_hot), np.uint64))
-        self._kept = [slots[column.name][1] for column in kept]
+        times = {column.name: number for number, column in enumerate(spec.times)}
+        self._kept = [
+            (column.kind == TIME, times[column.name] if column.kind == TIME else slots[column.name][1])
+            for column in kept
+        ]
         weights = [column.name for column in spec.element_weights]
         self._weights = [weights.index(column.weights) for column in sparse if column.weights]
         """The numbers of the element weights that are stored, in the order of the sparse columns."""
@@ -204,7 +216,11 @@ class Encoder:
         labels += [raw.weights.astype(np.float32)] if self._weight else []
         weights = [_weight_lists(raw.element_weights[number]) for number in self._weights]
         vectors = [_encode_vectors(raw.vectors[number], column) for number, column in self._vectors]
-        kept = [part for slot in self._kept for part in split_keys(raw.keys[slot])]
+        kept = [
+            part
+            for is_time, slot in self._kept
+            for part in split_keys(time_keys(raw.times[slot]) if is_time else raw.keys[slot])
+        ]
         return Encoded(
             self.schema,
             [*labels, *(c.values for c in made), *weights, *(c.values for c in vectors), *kept],

@@ -29,7 +29,9 @@ def content_hashes(raw: RawColumns, spec: Spec) -> NDArray[np.uint64]:
         _add_keys(whole.astype(np.int64).view(np.uint64), hashes)
     for numbers in raw.dense[:num_dense]:
         _add_numbers(numbers, hashes)
-    for name, (is_list, slot) in list_slots(spec).items():
+    slots = list_slots(spec)
+    for name in (column.name for column in spec.sparse):
+        is_list, slot = slots[name]
         if is_list:
             _add_lists(raw.lists[slot].ends, raw.lists[slot].keys, hashes)
         elif name in own:

@@ -1,4 +1,4 @@
-"""Shares of missing and unseen values, and lengths of lists: those of scored rows beside those that are usual.
+"""Shares of missing and unseen values, lengths of lists and sizes of numbers: of scored rows beside what is usual.
 
 A model that was trained on ``True`` scores ``true`` as an unseen value: without an error, and badly. So the rows of val
 (or test, if there is no val) are counted when a dataset is made, and rows are compared with them wherever they are
@@ -24,6 +24,10 @@ LIMIT = 0.1
 """The largest difference of two shares that is not reported."""
 LENGTH_LIMIT = 2.0
 """The largest ratio of two mean lengths of lists that is not reported."""
+SIZE_LIMIT = 1.0
+"""The largest difference of two mean sizes of numbers that is not reported, in standard deviations of the usual rows."""
+_LEAST_ROWS, _LEAST_DEVIATION = 30, 50
+"""The rows that a mean size needs, and the least standard deviation that it is measured by."""
 _Z = 5.0
 """Standard errors beyond which a difference is not by chance. Many, because neighbouring rows are similar."""
 WINDOW_ROWS = 1 << 17
@@ -49,7 +53,9 @@ class ValueCounter:
         self._lists = [
             (len(dense) + number, column.name) for number, column in enumerate(sparse) if column.multi_hot
         ]
-        self.sums = np.zeros((len(self._names), 5), np.int64)
+        self._numbers = [number for number in range(len(dense)) if self._is_counted[number]]
+        self._places: list[int] = []
+        self.sums = np.zeros((len(self._names), 7), np.int64)
 
     def add(self, encoded: Encoded) -> None:
         """Adds rows that were encoded with ``counts_unseen``."""
@@ -58,20 +64,36 @@ class ValueCounter:
         sums[:, 1] += encoded.missing
         sums[:, 2] += encoded.unseen
         sums[:, 3] += len(encoded) - encoded.missing
+        if self._numbers and len(encoded):
+            self._add_sizes(encoded)
         for number, name in self._lists:
             offsets = encoded.bags(encoded.schema.get_field_index(name)).offsets
             lengths: NDArray[np.int64] = (offsets[1:] - offsets[:-1]).astype(np.int64)
             sums[number, 3] += lengths.sum() - len(encoded) + encoded.missing[number]
             sums[number, 4] += lengths @ lengths
 
+    def _add_sizes(self, encoded: Encoded) -> None:
+        if not self._places:
+            self._places = [encoded.schema.get_field_index(self._names[number]) for number in self._numbers]
+        sizes = sizes_of(np.stack([encoded.values(place) for place in self._places]))  # [numbers, rows]
+        self.sums[self._numbers, 5] += sizes.sum(axis=1)
+        self.sums[self._numbers, 6] += (sizes * sizes).sum(axis=1)
+
     def counts(self) -> dict[str, ValueCounts]:
         """Column → its counts; target columns have none of their own."""
         return self.counts_of(self.sums)
 
     def counts_of(self, sums: NDArray[np.int64]) -> dict[str, ValueCounts]:
-        """Column → its counts, of ``sums`` [columns, 5] such as the counter's own."""
+        """Column → its counts, of ``sums`` [columns, 7] such as the counter's own."""
         rows = zip(self._names, self._is_counted, sums.tolist(), strict=True)
         return {name: ValueCounts(*each) for name, is_counted, each in rows if is_counted}
+
+
+def sizes_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Sizes of encoded numbers: thousandths of sign(x) · log(1 + |x|), whose sums and those of their squares fit into
+    integers, the same for any order of rows.
+    """
+    return np.rint(1000 * np.sign(values) * np.log1p(np.abs(values))).astype(np.int64)
 
 
 def add_up(parts: Iterable[Mapping[str, ValueCounts]]) -> dict[str, ValueCounts]:
@@ -94,17 +116,22 @@ class Deviation(NamedTuple):
     @property
     def words(self) -> tuple[str, str, str, str]:
         """Column, what was measured, the usual value and the one that was found."""
-        text = _length if self.what == LENGTH else percent
+        text = {LENGTH: _length, SIZE: _deviations}.get(self.what, percent)
         return self.column, self.what, text(self.usual), text(self.found)
 
 
 UNSEEN = "values that training has not seen"
 MISSING = "missing values"
 LENGTH = "elements of a list, on average"
+SIZE = "mean of the numbers, in deviations"
 
 
 def _length(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
+
+
+def _deviations(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.1f}" if value else "0"
 
 
 def deviations(usual: Mapping[str, ValueCounts], found: Mapping[str, ValueCounts]) -> list[Deviation]:
@@ -124,6 +151,8 @@ def deviations(usual: Mapping[str, ValueCounts], found: Mapping[str, ValueCounts
             )
         if before.rows and counts.rows and _lengths_differ(before, counts):
             differing.append(Deviation(name, LENGTH, before.mean_length, counts.mean_length))
+        if before.size_squares and counts.rows >= _LEAST_ROWS and (moved := _moved(before, counts)):
+            differing.append(Deviation(name, SIZE, 0.0, moved))
     return differing
 
 
@@ -153,12 +182,21 @@ def _lengths_differ(before: ValueCounts, now: ValueCounts) -> bool:
     return longer > LENGTH_LIMIT * max(shorter, 1 / LENGTH_LIMIT) and longer - shorter > _Z * error
 
 
+def _moved(before: ValueCounts, now: ValueCounts) -> float:
+    """The standard deviations by which the mean size of numbers has moved; 0 if by less than the limit and chance."""
+    deviation = max(math.sqrt(before.size_variance), _LEAST_DEVIATION)
+    moved = (now.mean_size - before.mean_size) / deviation
+    variance = max(before.size_variance, now.size_variance)
+    error = math.sqrt(before.size_variance / before.rows + variance / now.rows) / deviation
+    return moved if abs(moved) > SIZE_LIMIT + _Z * error else 0.0
+
+
 def deviation_text(found: Sequence[Deviation], rows: str) -> str:
     """A warning with the differences between ``rows`` and the rows that the model was validated on."""
     table = text_table(("column", "", "usually", "here"), [each.words for each in found])
     return (
         f"{rows} differ from the rows that the model was validated on; scores may be wrong:\n{table}\n"
-        "is a column lost, renamed, or written in another notation?"
+        "is a column lost, renamed, or written in another notation or unit?"
     )
 
 

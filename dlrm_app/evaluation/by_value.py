@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.encoding_files import read_vocabulary
-from dlrm_app.dataset.manifest import Manifest, SparseColumn
+from dlrm_app.dataset.manifest import TIME, Manifest, SparseColumn
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.intervals import auc_interval
@@ -87,6 +87,8 @@ def _read(
         key = value & ((1 << 64) - 1)
         if key == missing:
             return MISSING
+        if kind == TIME:
+            return str(np.datetime64(value, "us"))
         return str(value) if kind == "integer" else f"{'#' * (kind == 'string')}{key:08x}"
 
     return keys.view(np.int64), name_of

@@ -4,7 +4,7 @@ While a forward pass is computed, the next batch is copied to the device and its
 """
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple, cast
@@ -86,11 +86,19 @@ class TimedMetrics(NamedTuple):
     seconds: float
 
 
-def metrics_of_labels(manifest: Manifest, split: str, group_by: str | None) -> dict[LabelRows, ClickMetrics]:
-    """Metrics to compute on ``split``: of the main label, then of each other label."""
+def metrics_of_labels(
+    manifest: Manifest, split: str, group_by: str | None, ranking: Sequence[int] = ()
+) -> dict[LabelRows, ClickMetrics]:
+    """Metrics to compute on ``split``: of the main label, then of each other label.
+
+    ``ranking``: the k of the metrics within the groups of ``group_by``.
+    """
     main, *others = rows_of_labels(manifest, split)
     titles = {rows: f"{rows.name_in(manifest.labels)} in {split}" for rows in others}
-    return {rows: ClickMetrics(title, group_by) for rows, title in {main: split, **titles}.items()}
+    return {
+        rows: ClickMetrics(title, group_by, ranking=ranking)
+        for rows, title in {main: split, **titles}.items()
+    }
 
 
 def metrics_where_given(manifest: Manifest, split: str) -> dict[LabelRows, ClickMetrics]:

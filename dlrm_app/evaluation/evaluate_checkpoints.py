@@ -23,6 +23,7 @@ from dlrm_app.evaluation.evaluate import (
     metrics_where_given,
 )
 from dlrm_app.evaluation.evaluated_rows import open_rows, same_rows, warn_of_unusual_values
+from dlrm_app.evaluation.group_results import GroupedScores, group_results
 from dlrm_app.evaluation.importance import measure_importance
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
 from dlrm_app.evaluation.judgement import judge, judged_where_given
@@ -65,6 +66,7 @@ class MeasuredModel:
     values: dict[str, float]
     rows: ScoredRows
     ne_error: float
+    grouped: GroupedScores | None = None
     others: Mapping[str, ClickMetrics] = field(default_factory=dict)
     where_given: Mapping[str, ClickMetrics] = field(default_factory=dict)
     importance: Importance | None = None
@@ -75,7 +77,7 @@ class MeasuredModel:
         cls, path: str, step: int | None, metrics: ClickMetrics, values: dict[str, float]
     ) -> "MeasuredModel":
         """Takes what ``metrics`` has computed, ``values``."""
-        return cls(path, step, values, metrics.rows(), metrics.ne_error)
+        return cls(path, step, values, metrics.rows(), metrics.ne_error, GroupedScores.of(metrics))
 
     def judged(self, split: str) -> Judgement:
         """The verdict on the metrics, without causes: they lie in the training, whose log and page name them."""
@@ -144,6 +146,9 @@ def compare(
                     for label in label_results(each.where_given, measured[0].where_given, config, each.step)
                 ],
                 importance=each.importance,
+                groups=group_results(
+                    each.grouped, None if each is measured[0] else measured[0].grouped, config.confidence
+                ),
                 seconds=each.seconds,
             )
             for each, interval, its_values in zip(measured, intervals, by, strict=True)
@@ -200,7 +205,7 @@ def measure(
     )
     model = load_trained(trained, config.sharding, config.topology, size, runtime)
     passes = ForwardPasses(model, runtime.device)
-    metrics = metrics_of_labels(manifest, config.split, config.group_by)
+    metrics = metrics_of_labels(manifest, config.split, config.group_by, config.ranking)
     where_given = metrics_where_given(manifest, config.split)
     with batches:
         values, seconds = evaluate(
@@ -265,14 +270,17 @@ def label_results(
         values, rows = metrics.compute(), metrics.rows()
         judgement = judge(Measurements.of(config.split, values, metrics.ne_error, steps=step), None)
         interval, difference = Interval(values["auc"], *[math.nan] * 3), None
+        others = first[name] if measured is not first and name in first else None
+        if others is not None and not all(all_gather_objects(torch.equal(rows.labels, others.rows().labels))):
+            others = None
         if not math.isnan(values["auc"]):
             interval = auc_interval(rows, confidence)
-            if measured is not first and name in first:
-                theirs = first[name].rows()
-                if all(all_gather_objects(torch.equal(rows.labels, theirs.labels))):
-                    difference = compare_aucs(rows, theirs.logits, confidence).difference
+            if others is not None:
+                difference = compare_aucs(rows, others.rows().logits, confidence).difference
         loss_interval = logloss_interval(rows, confidence)
-        found.append(LabelResult(name, values, interval, loss_interval, difference, judgement))
+        theirs = None if others is None else GroupedScores.of(others)
+        groups = group_results(GroupedScores.of(metrics), theirs, confidence)
+        found.append(LabelResult(name, values, interval, loss_interval, difference, judgement, groups))
     return found
 
 

@@ -1,10 +1,10 @@
-"""GAUC: the AUC within groups of rows, such as users, exact and over all ranks.
+"""Rows by group, such as users or requests, and GAUC: the AUC within groups; exact and over all ranks.
 
 Every group is measured on one rank. Rows may have weights, as in ``ranking``.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,25 +17,63 @@ MISSING_KEY = -(1 << 63)
 LOWEST = -(1 << 31)
 
 
-def grouped_auc(rows: ScoredRows, groups: torch.Tensor) -> float:
-    """The mean of the groups' AUCs, weighted by their numbers of rows; groups with one class are left out.
+@dataclass(frozen=True, eq=False)
+class GroupedRows:
+    """The rows of the groups that this rank measures, by class.
 
-    GAUC of Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", weighted by rows, whose logits
-    are not NaN. ``groups`` [n]: int32 ids of at least 0, or int64 keys of raw values, where rows with MISSING_KEY are
-    left out. With a process group every rank passes its own rows and gets the same value. A group's rows go to one
-    rank, so a group that holds most of all rows needs much memory there: about 40 bytes a row, 60 with keys. nan if
-    every group is left out. If rows have weights, the AUCs are weighted, and a group counts by the sum of its weights.
+    ``positives``, ``negatives``: keys, int64, sorted: by group, then by score; equal only if both are. ``weights``:
+    those of the positives and of the negatives; None if all rows count once.
     """
+
+    positives: torch.Tensor
+    negatives: torch.Tensor
+    weights: tuple[torch.Tensor, torch.Tensor] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class GroupValues:
+    """A metric of this rank's groups: ``values`` [G] and the ``weights`` [G] by which they count, float64."""
+
+    values: torch.Tensor
+    weights: torch.Tensor
+
+    def mean(self) -> float:
+        """The mean over the groups of all ranks; nan without groups. Every rank must call it."""
+        sums = torch.stack([self.weights.sum(), (self.weights * self.values).sum()])
+        total, weighted = sum_in_rank_order(sums).tolist()
+        return weighted / total if total else math.nan
+
+
+def collect_groups(rows: ScoredRows, groups: torch.Tensor) -> GroupedRows:
+    """The groups of ``rows``, whose logits are not NaN, each on one rank. Rows of weight 0 are left out.
+
+    ``groups`` [n]: int32 ids of at least 0, or int64 keys of raw values, where rows with MISSING_KEY are left out. With a
+    process group every rank passes its own rows. A group's rows go to one rank, so a group that holds most of all rows
+    needs much memory there: about 40 bytes a row, 60 with keys.
+    """
+    if rows.is_weighted and not bool((counts := rows.weights > 0).all()):
+        rows, groups = rows[counts], groups[counts]
     if groups.dtype == torch.int64:
         rows, groups = _numbered(rows, groups)
     keys, classes = _keys(rows.logits, groups), (rows.labels, ~rows.labels)
-    if rows.is_weighted:
-        pairs = [_sorted(*_own_groups(keys[chosen], rows.weights[chosen])) for chosen in classes]
-        num_rows, weighted = _sum_weighted_groups(*pairs)
-    else:
-        num_rows, weighted = _sum_groups(*(sort(_own_groups(keys[chosen])[0]) for chosen in classes))
-    sums = sum_in_rank_order(torch.stack([num_rows, weighted]))
-    return float(sums[1] / sums[0]) if sums[0] else math.nan
+    if not rows.is_weighted:
+        own, others = (sort(_own_groups(keys[chosen])[0]) for chosen in classes)
+        return GroupedRows(own, others)
+    (positives, of_positives), (negatives, of_negatives) = (
+        _sorted(*_own_groups(keys[chosen], rows.weights[chosen])) for chosen in classes
+    )
+    return GroupedRows(positives, negatives, (of_positives, of_negatives))
+
+
+def grouped_auc(grouped: GroupedRows) -> GroupValues:
+    """The AUC of every group that has both classes, which counts by its number of rows or the sum of their weights.
+
+    Their mean is the GAUC of Zhu et al. 2017, "Optimized cost per click in Taobao display advertising".
+    """
+    if grouped.weights is None:
+        return _aucs(grouped.positives, grouped.negatives)
+    positives, negatives = zip((grouped.positives, grouped.negatives), grouped.weights, strict=True)
+    return _weighted_aucs(positives, negatives)
 
 
 def _numbered(rows: ScoredRows, keys: torch.Tensor) -> tuple[ScoredRows, torch.Tensor]:
@@ -83,14 +121,14 @@ def _sorted(keys: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, to
     return keys, weights[order]
 
 
-def _sum_weighted_groups(
+def _weighted_aucs(
     positives: tuple[torch.Tensor, torch.Tensor], negatives: tuple[torch.Tensor, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """``_sum_groups`` of (keys, weights), where rows and pairs count by their weights."""
+) -> GroupValues:
+    """``_aucs`` of (keys, weights), where rows and pairs count by their weights."""
     (keys, weights), (others, of_others) = positives, negatives
     if not keys.numel():
-        none = weights.new_zeros((), dtype=torch.float64)
-        return none, none
+        none = weights.new_zeros(0, dtype=torch.float64)
+        return GroupValues(none, none)
     groups, counts = torch.unique_consecutive(keys >> 32, return_counts=True)
     running = running_sums(of_others)
     first = running[torch.searchsorted(others, groups << 32)]
@@ -100,12 +138,11 @@ def _sum_weighted_groups(
     doubled = weights * (torch.cat(won) - 2 * first.repeat_interleave(counts))
     wins = torch.segment_reduce(doubled, "sum", lengths=counts)
     has_both = above * below > 0
-    rows = (above + below)[has_both]
-    return rows.sum(), (rows * wins[has_both] / (2 * above * below)[has_both]).sum()
+    return GroupValues((wins / (2 * above * below))[has_both], (above + below)[has_both])
 
 
-def _sum_groups(positives: torch.Tensor, negatives: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rows, sum of rows times AUC), float64, over this rank's groups with both classes. The keys must be sorted."""
+def _aucs(positives: torch.Tensor, negatives: torch.Tensor) -> GroupValues:
+    """The AUCs of the groups with both classes, by their numbers of rows. The keys must be sorted."""
     groups, num_positives = torch.unique_consecutive(positives >> 32, return_counts=True)
     first = torch.searchsorted(negatives, groups << 32)
     num_negatives = torch.searchsorted(negatives, (groups << 32) + 0xFFFFFFFF, right=True) - first
@@ -120,5 +157,4 @@ def _sum_groups(positives: torch.Tensor, negatives: torch.Tensor) -> tuple[torch
     pairs = num_positives * num_negatives
     has_both = pairs > 0
     rows = (num_positives + num_negatives)[has_both].double()
-    areas = doubled[has_both] / (2 * pairs[has_both]).double()
-    return rows.sum(), (rows * areas).sum()
+    return GroupValues(doubled[has_both] / (2 * pairs[has_both]).double(), rows)

@@ -5,7 +5,7 @@ not three rows. With equal weights all results are those without.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -13,8 +13,9 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dlrm_app.distributed.collectives import all_to_all, num_ranks, sum_in_rank_order
+from dlrm_app.evaluation.grouped_auc import GroupValues
 from dlrm_app.evaluation.ranking import CHUNK, Ranking, cut, doubled_wins, find_splitters, rank_scores
-from dlrm_app.evaluation.result import Comparison, Interval
+from dlrm_app.evaluation.result import Comparison, GroupResult, Interval
 from dlrm_app.evaluation.scored_rows import ScoredRows
 
 
@@ -56,6 +57,36 @@ def mean_auc_fall(rows: ScoredRows, others: Sequence[torch.Tensor], confidence: 
     return _interval(value, spread, confidence, (-1.0, 1.0))
 
 
+def group_intervals(groups: Mapping[str, GroupValues], confidence: float) -> list[GroupResult]:
+    """The mean of each metric over the groups of all ranks, and its interval: a group is one independent draw.
+
+    Every rank passes its own groups; all get the same result. NaN without groups.
+    """
+    return [
+        GroupResult(name, _weighted_mean([each.values], [each.weights], confidence, (0.0, 1.0)))
+        for name, each in groups.items()
+    ]
+
+
+def compare_groups(
+    groups: Mapping[str, GroupValues],
+    own: Mapping[str, GroupValues],
+    first: Mapping[str, GroupValues],
+    confidence: float,
+) -> list[GroupResult]:
+    """``group_intervals`` of ``groups``, and the differences of ``own`` minus ``first``: values of the same groups in the
+    same order.
+    """
+    compared = []
+    for result in group_intervals(groups, confidence):
+        then, now = first[result.name], own[result.name]
+        changes = [now.values - then.values]
+        difference = _weighted_mean(changes, [then.weights], confidence, (-1.0, 1.0))
+        p_value = _p_value(difference.value, difference.standard_error)
+        compared.append(replace(result, difference=difference, p_value=p_value))
+    return compared
+
+
 def logloss_interval(rows: ScoredRows, confidence: float) -> Interval:
     """The log loss of rows in nats, and its interval by the normal approximation.
 
@@ -80,9 +111,12 @@ def logloss_interval(rows: ScoredRows, confidence: float) -> Interval:
 
 
 def _weighted_mean(
-    values: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], confidence: float
+    values: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    confidence: float,
+    bounds: tuple[float, float] = (0.0, math.inf),
 ) -> Interval:
-    """The mean of ``values`` (parts [n]) of at least 0 by their ``weights``, and its interval."""
+    """The mean of ``values`` (parts [n]) by their ``weights``, and its interval, which lies within ``bounds``."""
     zeros = values[0].new_zeros(3)
     parts = list(zip(values, weights, strict=True))
     terms = [torch.stack([w.sum(), (w * each).sum(), (w > 0).double().sum()]) for each, w in parts]
@@ -91,7 +125,7 @@ def _weighted_mean(
     spreads = [zeros[0], *((w * (each - mean)).square().sum() for each, w in parts)]
     spread = float(sum_in_rank_order(torch.stack(spreads).sum()))
     variance = spread / total**2 * rows / (rows - 1) if rows > 1 else math.nan
-    return _interval(mean, variance, confidence, (0.0, math.inf))
+    return _interval(mean, variance, confidence, bounds)
 
 
 def _p_value(difference: float, standard_error: float) -> float:

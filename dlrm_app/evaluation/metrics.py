@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from torchmetrics import Metric
 
 from dlrm_app.distributed.collectives import current_rank, sum_in_rank_order
-from dlrm_app.evaluation.grouped_auc import grouped_auc
+from dlrm_app.evaluation.group_ranking import measure_groups, undefined_groups
+from dlrm_app.evaluation.grouped_auc import collect_groups
 from dlrm_app.evaluation.ranking import CHUNK, average_precision, rank_scores, roc_auc, without_weights
 from dlrm_app.evaluation.scored_rows import ScoredRows
 
@@ -32,11 +33,15 @@ class ClickMetrics(Metric):
     groups: list[torch.Tensor]
     weights: list[torch.Tensor]
 
-    def __init__(self, split: str, group_by: str | None = None, warns: bool = True) -> None:
+    def __init__(
+        self, split: str, group_by: str | None = None, warns: bool = True, ranking: Sequence[int] = ()
+    ) -> None:
         super().__init__(sync_on_compute=False)
         self._warns = warns
         self.split = split
         self.group_by = group_by
+        self.ranking = ranking
+        """The k of the metrics of groups."""
         self.ne_error = math.nan
         """The standard error of ``ne``, once it is computed."""
         self.add_state("logits", [])
@@ -60,8 +65,8 @@ class ClickMetrics(Metric):
             self.weights.append(rows.weights.detach().to(torch.float32, copy=True))
 
     def compute(self) -> dict[str, float]:
-        """Computes ``auc``, ``pr_auc``, ``gauc`` (with ``group_by``), ``logloss`` (nats), ``ne``, ``calibration``,
-        ``accuracy``, ``num_samples``, ``positives``.
+        """Computes ``auc``, ``pr_auc``, ``logloss`` (nats), ``ne``, ``calibration``, ``accuracy``, ``num_samples``,
+        ``positives``, and with ``group_by`` the metrics of ``measure_groups``.
 
         ``pr_auc`` is the average precision. ``ne`` is the log loss over that of always predicting the mean label
         (He et al. 2014, "Practical lessons from predicting clicks on ads at Facebook"), ``calibration`` the mean
@@ -94,21 +99,23 @@ class ClickMetrics(Metric):
         }
 
     def _order(self, rows: ScoredRows, has_nan: bool) -> dict[str, float]:
-        names = ["auc", "pr_auc", *(["gauc"] if self.group_by else [])]
         unweighted = {"auc_unweighted": math.nan} if rows.is_weighted else {}
         if has_nan:
-            return dict.fromkeys([*names, *unweighted], math.nan)
+            of_groups = undefined_groups(self.ranking) if self.group_by else {}
+            return {**dict.fromkeys(["auc", "pr_auc", *unweighted], math.nan), **of_groups}
         ranking = rank_scores(rows)
         auc = roc_auc(ranking)
-        values = [auc, math.nan if math.isnan(auc) else average_precision(ranking)]
+        found = {"auc": auc, "pr_auc": math.nan if math.isnan(auc) else average_precision(ranking)}
         if rows.is_weighted:
             unweighted = {"auc_unweighted": roc_auc(without_weights(ranking))}
         del ranking  # frees its memory before the groups need theirs
-        if self.group_by:
-            none = rows.labels.new_empty(0, dtype=torch.int32)
-            self.groups = [torch.cat(self.groups) if self.groups else none]
-            values.append(grouped_auc(rows, self.groups[0]))
-        return dict(zip(names, values, strict=True)) | unweighted
+        of_groups = measure_groups(collect_groups(rows, self.keys()), self.ranking) if self.group_by else {}
+        return {**found, **of_groups, **unweighted}
+
+    def keys(self) -> torch.Tensor:
+        """The groups [n] of this rank's rows, as ``update`` takes them."""
+        self.groups = [torch.cat(self.groups or [torch.empty(0, dtype=torch.int32, device=self.device)])]
+        return self.groups[0]
 
     def rows(self) -> ScoredRows:
         """All of this rank's rows. Replaces the many small tensors, so that rows are not stored twice."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.metrics import metric_of
 from dlrm_app.config.train import EvaluationConfig, read_saved_config
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.errors import Problem, refuse_all, refuse_if
@@ -23,10 +24,15 @@ def evaluation_problems(
     problems = [
         each.within("evaluation", ".") for each in group_problems(manifest, features, config.group_by)
     ]
+    comparing = {"target_auc": "AUC"}
+    if (best := metric_of(config.best)) is not None and not best.of_one_class:
+        comparing["patience"] = best.title
     if has_labelled_val(manifest):
         return problems + [
-            replace(fault, key=f"evaluation.{key}", rule=f"compares AUCs on {fault.key}, which {fault.rule}")
-            for key in ("target_auc", "patience")
+            replace(
+                fault, key=f"evaluation.{key}", rule=f"compares {title}s on {fault.key}, which {fault.rule}"
+            )
+            for key, title in comparing.items()
             for fault in one_class_problems(manifest, "val")
             if getattr(config, key) is not None
         ]

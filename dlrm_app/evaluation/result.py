@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dlrm_app.config.metrics import metric_of
 from dlrm_app.records import Number
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.runs.checkpoint.evaluation import LEARNT, Judgement
@@ -13,7 +14,6 @@ from dlrm_app.text import NONE, fixed
 HEADINGS = {
     "auc_unweighted": "unweighted AUC",
     "pr_auc": "PR-AUC",
-    "gauc": "GAUC",
     "logloss": "log loss",
     "ne": "NE",
     "calibration": "calibration",
@@ -50,6 +50,20 @@ class PairedTest:
 
 
 @dataclass(frozen=True)
+class GroupResult:
+    """A metric of groups (``group_by``), such as ndcg@10: its mean over them, where a group is one independent draw.
+
+    ``difference``, ``p_value``: the mean minus the first model's over the same groups, paired, and the two-sided p-value
+    of no difference; None for the first model itself.
+    """
+
+    name: str
+    interval: Interval
+    difference: Interval | None = None
+    p_value: float | None = None
+
+
+@dataclass(frozen=True)
 class ValueResult:
     """Metrics of the rows with one ``value`` of a ``column``, or of the values that are too rare to be listed."""
 
@@ -76,6 +90,8 @@ class LabelResult:
     logloss_interval: Interval
     difference: Interval | None = None
     judgement: Judgement | None = None
+    groups: list[GroupResult] = field(default_factory=list)
+    """The metrics of groups; empty without ``group_by``."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +179,8 @@ class ModelResult:
     """The metrics of each label that is given another one, on the rows where that one is 1: ``order|click``."""
     importance: Importance | None = None
     """How much each column matters, if that was asked for."""
+    groups: list[GroupResult] = field(default_factory=list)
+    """The metrics of groups; empty without ``group_by``."""
     seconds: float | None = None
     """The time that the evaluation took; None for files of scores and blends."""
 
@@ -199,6 +217,7 @@ class EvaluationResult(Result):
         interval = f"{100 * self.confidence:g}% interval"
         names = [model.name + ", averaged" * (self.ema and model.step is not None) for model in self.models]
         yield from _metric_table(self.split, names, self.models, interval)
+        yield from _group_table(self.split, str(self.group_by), names, self.models, interval)
         of_models = [[*model.labels, *model.where_given] for model in self.models]
         for label in dict.fromkeys(each.name for measured in of_models for each in measured):
             found = {
@@ -207,7 +226,9 @@ class EvaluationResult(Result):
                 for each in measured
                 if each.name == label
             }
-            yield from _metric_table(f"{label} in {self.split}", [*found], [*found.values()], interval)
+            title, results = f"{label} in {self.split}", [*found.values()]
+            yield from _metric_table(title, [*found], results, interval)
+            yield from _group_table(title, str(self.group_by), [*found], results, interval)
         for model in self.models:
             judged = {label.name: label.judgement for label in (*model.labels, *model.where_given)}
             for name, judgement in {"": model.judgement, **judged}.items():
@@ -276,6 +297,38 @@ def _metric_table(
         for name, each in zip(names, results, strict=True)
     ]
     yield ["", "AUC", interval, *shown.values()], rows
+
+
+def _group_table(
+    title: str, column: str, names: Sequence[str], results: Sequence[ModelResult | LabelResult], interval: str
+) -> Iterable[Paragraph]:
+    """The numbers of groups, and a row for each metric of groups and each of ``results``."""
+    first = results[0]
+    if not first.groups:
+        return
+    counts = first.metrics
+    yield (
+        f"{title} by {column}: {counts['groups']:,.0f} groups with a click, {counts['groups_without_click']:,.0f} "
+        "without, which are left out"
+    )
+    are_compared = any(metric.difference is not None for result in results for metric in result.groups)
+    rows = []
+    for number, metric in enumerate(first.groups):
+        known = metric_of(metric.name)
+        for name, result in zip(names, results, strict=True):
+            if number >= len(result.groups):
+                continue
+            own = result.groups[number]
+            bounds = (
+                NONE if math.isnan(own.interval.low) else f"{own.interval.low:.5f} to {own.interval.high:.5f}"
+            )
+            row = [known.title if known else metric.name, name, fixed(own.interval.value, 5), bounds]
+            if are_compared:
+                row += _cells(own.difference) if own.difference else ["", ""]
+                row.append("" if own.p_value is None else f"{own.p_value:.3g}")
+            rows.append(row)
+    compared = [f"minus {names[0]}, paired", interval, "p"] if are_compared else []
+    yield ["metric", "model", "mean", interval, *compared], rows
 
 
 def _cells(interval: Interval) -> list[str]:

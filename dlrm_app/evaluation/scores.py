@@ -64,7 +64,7 @@ def measure_scores(
         found.append(("blend " + " + ".join(f"{weight:g}" for weight in weights), total.float()))
     measured = []
     for name, logits in found:
-        metrics = ClickMetrics(config.split, config.group_by).to(runtime.device)
+        metrics = ClickMetrics(config.split, config.group_by, ranking=config.ranking).to(runtime.device)
         its_groups = None if groups is None else groups[share].to(runtime.device)
         metrics.update(ScoredRows(logits, labels, row_weights, own.is_weighted), its_groups)
         measured.append((name, metrics))

@@ -83,7 +83,7 @@ def unscored(logits: NDArray[np.float32]) -> NDArray[np.int64]:
     """The places of the rows with a NaN among their ``logits`` [R], or [R, L]. They must be reported instead of a
     score.
     """
-    return np.flatnonzero(np.isnan(logits.reshape(len(logits), -1)).any(1))
+    return np.flatnonzero(np.isnan(logits).any(axis=tuple(range(1, logits.ndim))))
 
 
 def open_scorer(path: Path, runtime: Runtime, which: str = "newest", ema: bool = False) -> Scorer:

@@ -21,6 +21,13 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, 1 << 30)
 
 
+def give_back() -> None:
+    """Returns the memory that malloc keeps to the system, after something large was freed for good."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 _loading = Lock()  # cache alone would let two threads change the environment at the same time
 
 

@@ -6,7 +6,7 @@ Every command that reads raw text calls ``file_spec``.
 import re
 from collections.abc import Sequence
 
-from dlrm_app.errors import ConfigError, Problem
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.logs.lines import locate
 from dlrm_app.logs.parser import Parser
 from dlrm_app.logs.rejects import RejectedLine
@@ -15,6 +15,7 @@ from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.text_units import beginning_of
 from dlrm_app.logs.sources.units import Block
 from dlrm_app.logs.spec import Cures, Spec
+from dlrm_app.text import listed
 
 _LINES = 1000
 """The number of first lines of which at least one must be good."""
@@ -55,6 +56,7 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
         spec, other = (spec, bare) if labels else (bare, spec)
     count, rejects = _parse(text, spec, _LINES)
     if not count or len(rejects) < count:
+        refuse_if(_quoted_values(name, text, spec, cures.quote))
         return spec
     if other != spec and not _parse(text, other, 1)[1]:
         rule, cure = "has a label in its first line", f"leave out {cures.unlabelled}"
@@ -68,6 +70,22 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
     ]
     rule = f"does not describe {name}, none of its first {count:,} lines fits"
     raise ConfigError(Problem(f"dataset={spec.name}", rule, cures.columns), *first)
+
+
+def _quoted_values(name: str, text: Block, spec: Spec, cure: str) -> list[Problem]:
+    """A problem of columns of strings whose first values are all in quotes, which would be part of them."""
+    if spec.quote is not None:
+        return []
+    beginning = text.text[text.start : text.stop].tobytes()
+    rows = [line.rstrip(b"\r").split(spec.delimiter.encode()) for line in beginning.split(b"\n", _LINES)[:-1]]
+    found = []
+    for place, column in enumerate(spec.fields):
+        if (column.role, column.kind) == ("sparse", "string"):
+            values = [row[place] for row in rows if len(row) == len(spec.fields) and row[place]]
+            if values and all(re.fullmatch(rb'".*"', value, re.DOTALL) for value in values):
+                found.append(column.name)
+    rule = f"has quotes around the values of {listed(found)}, and its description has none"
+    return [Problem(name, rule, cure)] if found else []
 
 
 def odd_first_line(fields: Sequence[str]) -> str | None:

@@ -7,6 +7,7 @@ from dlrm_app.logs.formatted_times import NO_DAY, days_of
 
 _PLUS, _MINUS, _POINT, _ZERO = ord("+"), ord("-"), ord("."), ord("0")
 _COLON, _SPACE, _LOWER_T, _LOWER_Z = ord(":"), ord(" "), ord("t"), ord("z")
+_UTC, _GMT = np.frombuffer(b"utc", np.uint8), np.frombuffer(b"gmt", np.uint8)
 _MAX_FRACTION = 6  # digits: microseconds of the year 9999 fit into 63 bits
 
 
@@ -26,7 +27,7 @@ def parse_iso(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def moment_of(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """Parses YYYY-MM-DD, optionally with T or a space, HH:MM[:SS[.fraction]], and Z or an offset.
+    """Parses YYYY-MM-DD, optionally with T or a space, HH:MM[:SS[.fraction]], and Z, UTC or an offset.
 
     Returns (whole seconds since 1970 in UTC, the place of the fraction's digits, the place after them, True if it is a
     time).
@@ -86,8 +87,11 @@ _NO_OFFSET = 1 << 30
 
 @njit_uncounted
 def _parse_offset(text, at, stop):  # type: ignore[no-untyped-def]  # compiled
-    """The offset Z, +HH:MM, +HHMM or +HH (or with -) in seconds; otherwise _NO_OFFSET."""
-    if (text[at] | 32) == _LOWER_Z and at + 1 == stop:
+    """The offset Z, UTC, GMT, +HH:MM, +HHMM or +HH (or with -), also behind a space, in seconds; otherwise _NO_OFFSET."""
+    at += at + 1 < stop and text[at] == _SPACE
+    if at + 1 == stop and (text[at] | 32) == _LOWER_Z:
+        return 0
+    if at + 3 == stop and (is_word(text, at, _UTC) or is_word(text, at, _GMT)):
         return 0
     hours, rest = digits(text, at + 1, stop, 2), at + 3
     rest += rest < stop and text[rest] == _COLON
@@ -97,6 +101,15 @@ def _parse_offset(text, at, stop):  # type: ignore[no-untyped-def]  # compiled
     if not (is_whole and is_signed and 0 <= hours <= 23 and 0 <= minutes <= 59):
         return _NO_OFFSET
     return (3600 * hours + 60 * minutes) * (-1 if text[at] == _MINUS else 1)
+
+
+@njit_uncounted
+def is_word(text, at, word):  # type: ignore[no-untyped-def]  # compiled
+    """True if the text has the letters of ``word``, of small letters, in any case."""
+    for place in range(len(word)):  # noqa: SIM110  # numba compiles no generators
+        if (text[at + place] | 32) != word[place]:
+            return False
+    return True
 
 
 @njit_uncounted

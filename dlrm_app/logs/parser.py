@@ -58,6 +58,8 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
     else:
         words = bad_value(column, _text(text, first, behind, MAX_LINE), value)
         words += _escaped_quotes(text, reject, spec) if spec.quote and value.startswith(spec.quote) else ""
+        if spec.quote is None and value.startswith('"'):
+            words += "; it is in quotes, and the description has none: set dataset.quote='\"'"
     excerpt = _text(text, start, end, EXCERPT_BYTES)
     return RejectedLine(None, line, words, column.name if column else None, excerpt)
 
@@ -90,7 +92,7 @@ class Parser:
         self._capacity = capacity
         self._keep_spans = keep_spans
         self._marks = (ord(spec.delimiter), ord(spec.quote) if spec.quote else -1)
-        one_hot = [column.name for column in spec.sparse if column.separator is None]
+        num_lists = sum(column.separator is not None for column in spec.sparse)
         self._columns = column_codes(spec)
         self._nulls = {
             column.name: nulls
@@ -109,8 +111,8 @@ class Parser:
         ]
         self._sized = np.array(sized, np.int64).reshape(-1, 4)
         self._header = _header_keys(spec)
-        self._one_hot = len(one_hot)
-        self._lists = len(spec.sparse) - len(one_hot) + len(spec.element_weights) + len(spec.vectors)
+        self._one_hot = len(spec.sparse) - num_lists + len(spec.kept)
+        self._lists = num_lists + len(spec.element_weights) + len(spec.vectors)
         self.rows = 0
         self._make_room(min(capacity, max(MOST_VALUES // (self._num_dense + len(spec.sparse) + 1), 1)))
         self._list_keys = np.empty((self._lists, 0), np.uint64)

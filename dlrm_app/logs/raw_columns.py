@@ -64,9 +64,9 @@ class RawColumns:
 
     ``labels`` uint8 [R].
     ``dense`` float64 [N, R]: NaN if missing.
-    ``keys`` uint64 [F, R]: MISSING_KEY if missing.
-    ``one_hot`` uint64: the bits of the dense columns, then the keys.
-    ``spans`` int64 [F, R, 2], or [F, 0, 2] if they are not kept: the positions of the keys' values in the text.
+    ``keys`` uint64 [F + K, R]: MISSING_KEY if missing; those of ``spec.kept`` are the last K.
+    ``one_hot`` uint64: the bits of the dense columns, then the F keys of sparse ones.
+    ``spans`` int64 [F + K, R, 2], or [F + K, 0, 2] if they are not kept: the positions of the keys' values in the text.
     ``lists``: the columns of lists.
     ``times`` float64 [T, R]: seconds since 1970, NaN if missing.
     ``weights`` float64 [R]: 1 if rows have none.
@@ -90,7 +90,7 @@ class RawColumns:
     def take(self, rows: NDArray[np.int64]) -> "RawColumns":
         """Copies ``rows``, given by their numbers in rising order."""
         values = np.concatenate([self.dense.view(np.uint64)[:, rows], self.keys[:, rows]])
-        begins = np.arange(len(values)) * len(rows)
+        begins = np.arange(len(self.one_hot)) * len(rows)
         num_dense = len(self.dense)
         return RawColumns(
             self.labels[rows],
@@ -108,7 +108,8 @@ class RawColumns:
 
     def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
         """(keys, spans) of each sparse column; for lists, those of all rows together."""
-        for is_list, slot in list_slots(spec).values():
+        slots = list_slots(spec)
+        for is_list, slot in (slots[column.name] for column in spec.sparse):
             if is_list:
                 stop = self.lists[slot].ends[-1]
                 yield self.lists[slot].keys[:stop], self.lists[slot].spans[:stop]
@@ -126,11 +127,11 @@ def raw_columns(
 ) -> RawColumns:
     """Makes ``rows`` rows with their derived columns.
 
-    ``values`` [W + T + N + F, R or more]: ``spec.extra_numbers`` come first. ``lists``: by ``list_slots``,
+    ``values`` [W + T + N + F + K, R or more]: ``spec.extra_numbers`` come first, ``spec.kept`` last. ``lists``: by ``list_slots``,
     then by ``weight_slots`` and ``vector_slots``.
     """
     num_extra, num_dense = len(spec.extra_numbers), len(spec.extra_numbers) + len(spec.dense)
-    begins = np.arange(num_extra, len(values)) * values.shape[1]
+    begins = np.arange(num_extra, len(values) - len(spec.kept)) * values.shape[1]
     numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
     list_columns = [column for column in spec.sparse if column.separator is not None]
     lists = _without_padding(spec, list_columns, lists)

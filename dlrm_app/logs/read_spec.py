@@ -34,7 +34,16 @@ from dlrm_app.config.datasets import AUTO, DatasetConfig
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.logs.labels import read_labels
 from dlrm_app.logs.read_derived import DERIVED_KINDS, read_derived
-from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, OTHER_LABEL, SCORE, VECTOR, LogColumn, Spec
+from dlrm_app.logs.spec import (
+    ELEMENT_WEIGHTS,
+    FORMATTED,
+    KEY_KINDS,
+    OTHER_LABEL,
+    SCORE,
+    VECTOR,
+    LogColumn,
+    Spec,
+)
 from dlrm_app.logs.time_format import format_problems
 from dlrm_app.text import listed
 
@@ -43,7 +52,7 @@ ROLES = ("label", "weight", "dense", "sparse", ELEMENT_WEIGHTS, VECTOR, "time", 
 
 KINDS = {
     "dense": ("integer", "float", SCORE),
-    "sparse": ("integer", "hex", "string"),
+    "sparse": KEY_KINDS,
     "time": ("seconds", "milliseconds", "microseconds", "nanoseconds", "iso", FORMATTED),
 }
 

@@ -36,7 +36,7 @@ _RULES = {
     "microseconds": "microseconds since 1970, of a year from 1 to 9999",
     "nanoseconds": "nanoseconds since 1970, of a year from 1 to 9999",
     FORMATTED: "a time as its format says",
-    "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date, or 2026112317",
+    "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z, UTC or +01:00, or a date, or 2026112317",
 }
 
 

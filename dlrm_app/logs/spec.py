@@ -14,6 +14,8 @@ from dlrm_app.text import listed
 SCORE = "score"
 OTHER_LABEL = "other label"
 """The role, given here alone, of all labels except the main one: 0, 1 or missing."""
+KEY_KINDS = ("integer", "hex", "string")
+"""The kinds of sparse columns."""
 FORMATTED = "formatted"
 """The kind of times that have a ``format``."""
 ELEMENT_WEIGHTS = "element_weights"
@@ -36,6 +38,7 @@ class LogColumn:
     ``padding``: the element that fills lists up to one length.
     ``whole``: numbers among strings are whole, so that 1015.0 is 1015.
     ``size``: the numbers of a vector.
+    ``is_kept``: its keys are read for the dataset's ``kept`` columns alone.
     ``rule``, ``of``: the kind and the inputs of a derived column.
     ``zone``: the time zone of a derived column's clock; None for UTC.
     ``offsets``: the zone's offsets that this machine knows.
@@ -55,6 +58,7 @@ class LogColumn:
     padding: str | None = None
     whole: bool | None = None
     size: int | None = None
+    is_kept: bool = False
     rule: str | None = None
     of: tuple[str, ...] = ()
     zone: str | None = None
@@ -132,8 +136,14 @@ class Spec:
 
     @cached_property
     def sparse(self) -> list[LogColumn]:
-        """The sparse columns, derived ones last."""
-        return [column for column in (*self.columns, *self.derived) if column.role == "sparse"]
+        """The sparse columns that models may read, derived ones last."""
+        columns = (*self.columns, *self.derived)
+        return [column for column in columns if column.role == "sparse" and not column.is_kept]
+
+    @cached_property
+    def kept(self) -> list[LogColumn]:
+        """The columns whose keys are read for the dataset's ``kept`` columns alone."""
+        return [column for column in self.columns if column.is_kept]
 
     @cached_property
     def element_weights(self) -> list[LogColumn]:
@@ -172,6 +182,24 @@ class Spec:
         """The columns of numbers read in addition to the dense ones: the weight, other labels, then the times."""
         weight = (column for column in self.columns if column.role == "weight")
         return [*weight, *self.other_labels, *self.times]
+
+    def keeping(self, names: Sequence[str]) -> "Spec":
+        """The format in which the ignored columns among ``names`` are read as keys, by their kind or as strings."""
+
+        def kept(columns: tuple[LogColumn, ...]) -> tuple[LogColumn, ...]:
+            return tuple(
+                replace(
+                    column,
+                    role="sparse",
+                    kind=column.kind if column.kind in KEY_KINDS else "string",
+                    is_kept=True,
+                )
+                if column.role == "ignore" and column.name in names
+                else column
+                for column in columns
+            )
+
+        return replace(self, columns=kept(self.columns), order=kept(self.order))
 
     def without_label(self) -> "Spec":
         """The format of files without the label column and without other labels; weights are not read."""
@@ -239,12 +267,13 @@ class Cures(NamedTuple):
     header: str = "set dataset.header=true"
     no_header: str = "set dataset.header=false"
     by_position: str = "input.by_position=true"
+    quote: str = "set dataset.quote='\"'"
 
 
 def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
-    """Sparse column → (True if its values are lists, the number of its array in the parser)."""
+    """Sparse column, then kept one → (True if its values are lists, the number of its array in the parser)."""
     slots, counts = {}, [0, 0]
-    for column in spec.sparse:
+    for column in (*spec.sparse, *spec.kept):
         is_list = column.separator is not None
         slots[column.name] = (is_list, counts[is_list])
         counts[is_list] += 1

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.kernels.hashing import FNV_START, NO_KEY, add_byte, as_key
-from dlrm_app.logs.iso_times import moment_of
+from dlrm_app.logs.iso_times import is_word, moment_of
 
 MISSING_KEY = NO_KEY
 """The key of a missing value. No value has it: integers exclude -2^63, and a string with this key gets the next one."""
@@ -41,7 +41,7 @@ def parse_string(text, start, stop, doubled):  # type: ignore[no-untyped-def]  #
         return MISSING_KEY, ABSENT
     if length == len(TRUE) or length == len(FALSE):
         word = TRUE if length == len(TRUE) else FALSE
-        if _is_flag(text, start, word):
+        if is_word(text, start, word):
             return _key_of_flag(word), PRESENT
     elif length > _DATE + 5 and text[start + 4] == _MINUS and text[start + 7] == _MINUS:
         seconds, first, behind, is_time = _moment(text, start, stop)
@@ -106,14 +106,6 @@ def whole_number(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     if not is_whole or point - begin > _MAX_DIGITS or value >= _EXACT or (is_signed and begin > first):
         return FRACTION, start, stop
     return WHOLE, begin - is_signed, point
-
-
-@njit_uncounted
-def _is_flag(text, start, word):  # type: ignore[no-untyped-def]  # compiled
-    for place in range(len(word)):  # noqa: SIM110  # numba compiles no generators
-        if (text[start + place] | 32) != word[place]:
-            return False
-    return True
 
 
 @njit_uncounted
@@ -203,8 +195,8 @@ def _write_texts(ends, data, is_whole, out_ends, out):  # type: ignore[no-untype
 def _write_text(data, start, stop, out, at):  # type: ignore[no-untyped-def]  # compiled
     """Writes one text from ``at`` on; returns the place after it."""
     length = stop - start
-    is_flag = (length == len(TRUE) and _is_flag(data, start, TRUE)) or (
-        length == len(FALSE) and _is_flag(data, start, FALSE)
+    is_flag = (length == len(TRUE) and is_word(data, start, TRUE)) or (
+        length == len(FALSE) and is_word(data, start, FALSE)
     )
     if length > _DATE + 5:
         seconds, first, behind, is_time = _moment(data, start, stop)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
@@ -44,12 +45,19 @@ class Architecture:
     needs, refuses: keys of ``model`` that it requires, and keys that it does not have.
     interacts: the features' vectors interact, so they and the dense features' vector must have one width, and
     ``sparse_arch`` gives them stacked, [B, F, D]; otherwise it gives them side by side, [B, W].
+    needs_dense: a dataset without dense columns is refused, as the bottom MLP would have no input.
+    branch_loss: the name in ``dlrm_app.model.branches.BRANCH_LOSSES`` of the loss that it adds. In training its logits
+    are then [B, 1 + S], the score's and those of S branches; in evaluation [B, 1] as ever.
+    rules: further problems of a model of it.
     """
 
     build: "Builder"
     needs: tuple[str, ...] = ()
     refuses: tuple[str, ...] = ("stride",)
     interacts: bool = True
+    needs_dense: bool = True
+    branch_loss: str | None = None
+    rules: "Callable[[ModelSpec], Iterator[Problem]]" = lambda spec: iter(())
     origin: str | None = None
     """The checksum of the file of ``plugins`` that has registered it; None for others."""
 
@@ -59,7 +67,13 @@ ARCHITECTURES: dict[str, Architecture] = {}
 
 
 def architecture(
-    name: str, *, needs: Sequence[str] = (), refuses: Sequence[str] = ("stride",), interacts: bool = True
+    name: str,
+    *,
+    needs: Sequence[str] = (),
+    refuses: Sequence[str] = ("stride",),
+    interacts: bool = True,
+    needs_dense: bool = True,
+    branch_loss: str | None = None,
 ) -> "Callable[[Builder], Builder]":
     """Registers the decorated builder as ``model.kind=<name>``; the arguments are those of ``Architecture``.
 
@@ -72,7 +86,9 @@ def architecture(
             raise ValueError(
                 f"the architecture {name} is built in: choose another name than {', '.join(_BUILT_IN)}"
             )
-        ARCHITECTURES[name] = Architecture(build, (*needs,), (*refuses,), interacts, _origin.get())
+        ARCHITECTURES[name] = Architecture(
+            build, (*needs,), (*refuses,), interacts, needs_dense, branch_loss, origin=_origin.get()
+        )
         return build
 
     return register
@@ -90,8 +106,24 @@ def registering(origin: str) -> Iterator[None]:
 
 _origin: ContextVar[str | None] = ContextVar("origin", default=None)
 _BUILT_IN: tuple[str, ...] = ()
-_PLAIN = ("stride", "settings")
+_SPECIAL = (
+    "stride",
+    "settings",
+    "num_heads",
+    "finalnet_mlp2",
+    "finalnet_dropout2",
+    "finalnet_gates",
+    "finalnet_relu",
+    "dcnv3_num_linear_layers",
+    "dcnv3_linear_dropout",
+    "dcnv3_layer_norm",
+    "qnn_num_rows",
+)
 """Keys that a built-in architecture has only if it says so."""
+
+
+def _all_but(*keys: str) -> tuple[str, ...]:
+    return (*(key for key in _SPECIAL if key not in keys),)
 
 
 def _built_in(place: str) -> "Builder":
@@ -106,15 +138,73 @@ def _built_in(place: str) -> "Builder":
     return build
 
 
-_NO_BOTTOM = (*_PLAIN, "bottom_mlp", "dcn_low_rank_dim", "bottom_dropout")
+def _halves_are_whole(spec: "ModelSpec") -> Iterator[Problem]:
+    """Half of what a factorized interaction gives are products with the other half."""
+    for key, widths in (("top_mlp", spec.config.top_mlp[:-1]), ("finalnet_mlp2", spec.config.finalnet_mlp2)):
+        if any(width % 2 for width in widths or ()):
+            yield Problem(
+                f"model.{key}", "needs even widths with model.kind=finalnet", "such as [400,400]", widths
+            )
+
+
+def _heads_divide(spec: "ModelSpec", parts: int = 1) -> Iterator[Problem]:
+    """Each head reads an equal share of every vector, in ``parts`` equal parts."""
+    heads, members = spec.config.num_heads or 1, spec.config.ensemble_size
+    for dim in sorted({table.dim for table in spec.tables}):
+        if dim % (heads * parts * members):
+            count = heads * parts * members
+            rule = f"needs tables whose width is a multiple of {count}, and there is one of {dim}"
+            step = math.lcm(count, 4)  # fbgemm's widths are multiples of 4
+            yield Problem(f"model.num_heads={heads}", rule, f"use a width of {-(-dim // step) * step}")
+
+
+_NO_BOTTOM = ("bottom_mlp", "dcn_low_rank_dim", "bottom_dropout")
+_NO_MLP = (*_NO_BOTTOM, "top_mlp")
 ARCHITECTURES |= {
-    "dlrm": Architecture(_built_in("dlrm:build_dlrm"), refuses=_PLAIN),
-    "dcn": Architecture(_built_in("dlrm:build_dcn"), ("dcn_num_layers", "dcn_low_rank_dim"), _PLAIN),
-    "dcn_parallel": Architecture(_built_in("dcn_parallel:build"), ("dcn_num_layers",), _NO_BOTTOM),
-    "projection": Architecture(
-        _built_in("dlrm:build_projection"), ("projection_branch1", "projection_branch2"), _PLAIN
+    "dlrm": Architecture(_built_in("dlrm:build_dlrm"), refuses=_all_but()),
+    "dcn": Architecture(_built_in("dlrm:build_dcn"), ("dcn_num_layers", "dcn_low_rank_dim"), _all_but()),
+    "dcn_parallel": Architecture(
+        _built_in("dcn_parallel:build"), ("dcn_num_layers",), (*_all_but(), *_NO_BOTTOM), needs_dense=False
     ),
-    "concat": Architecture(_built_in("concat:build"), refuses=("settings", "bottom_mlp"), interacts=False),
+    "projection": Architecture(
+        _built_in("dlrm:build_projection"), ("projection_branch1", "projection_branch2"), _all_but()
+    ),
+    "concat": Architecture(
+        _built_in("concat:build"), refuses=(*_all_but("stride"), "bottom_mlp"), interacts=False
+    ),
+    "gdcn": Architecture(
+        _built_in("gdcn:build"), ("dcn_num_layers",), (*_all_but(), *_NO_BOTTOM), needs_dense=False
+    ),
+    "gdcn_parallel": Architecture(
+        _built_in("gdcn:build_parallel"), ("dcn_num_layers",), (*_all_but(), *_NO_BOTTOM), needs_dense=False
+    ),
+    "finalnet": Architecture(
+        _built_in("finalnet:build"),
+        (),
+        (*_all_but("finalnet_mlp2", "finalnet_dropout2", "finalnet_gates", "finalnet_relu"), *_NO_BOTTOM),
+        needs_dense=False,
+        branch_loss="self_distillation",
+        rules=_halves_are_whole,
+    ),
+    "dcnv3": Architecture(
+        _built_in("dcnv3:build"),
+        ("dcn_num_layers", "dcnv3_num_linear_layers"),
+        (
+            *_all_but("num_heads", "dcnv3_num_linear_layers", "dcnv3_linear_dropout", "dcnv3_layer_norm"),
+            *_NO_MLP,
+        ),
+        needs_dense=False,
+        branch_loss="tri_bce",
+        rules=partial(_heads_divide, parts=2),
+    ),
+    "qnn": Architecture(
+        _built_in("qnn:build"),
+        ("dcn_num_layers", "qnn_num_rows"),
+        (*_all_but("num_heads", "qnn_num_rows"), *_NO_MLP),
+        needs_dense=False,
+        branch_loss="self_distillation",
+        rules=_heads_divide,
+    ),
 }
 _BUILT_IN = (*ARCHITECTURES,)
 
@@ -167,6 +257,12 @@ class ModelSpec:
         return [table for table in self.tables if table.is_frozen]
 
     @property
+    def branch_loss(self) -> str | None:
+        """The name of the loss that the architecture adds in training."""
+        found = find_architecture(self.config.kind)
+        return found.branch_loss if found else None
+
+    @property
     def embedded(self) -> Sequence[int]:
         """The dense features with embeddings."""
         numbers = range(self.num_dense) if self.numbers is None else self.numbers
@@ -198,6 +294,10 @@ def model_problems(config: ModelConfig) -> list[Problem]:
                     f"model={others}",
                 )
             )
+    if "top_mlp" not in architecture.refuses and config.top_mlp in ([], [1]):
+        problems.append(
+            Problem("model.top_mlp", "needs a hidden layer", "as model.top_mlp=[256,1]", config.top_mlp)
+        )
     if config.ensemble_size > 1 and not architecture.interacts:
         problems.append(
             Problem(
@@ -219,12 +319,15 @@ def model_table_problems(spec: ModelSpec) -> list[Problem]:
     if architecture is None or not architecture.interacts:
         return []
     problems = []
-    if spec.num_dense == 0:
+    if spec.num_dense == 0 and architecture.needs_dense:
+        others = [
+            kind for kind, other in ARCHITECTURES.items() if not (other.needs_dense and other.interacts)
+        ]
         problems.append(
             Problem(
                 f"model={config.kind}",
                 "needs a dense column, which the dataset does not have",
-                "add one, or use model=concat",
+                f"add one, or use model={', '.join(others[:-1])} or {others[-1]}",
             )
         )
     trained = [table.dim for table in spec.tables if not table.is_frozen]
@@ -241,6 +344,8 @@ def model_table_problems(spec: ModelSpec) -> list[Problem]:
                 "give all the same dim, or use model=concat, which takes any widths",
             )
         )
+    elif own := [*architecture.rules(spec)]:
+        problems += own
     elif dims[0] % count:
         step = math.lcm(count, 4)  # fbgemm's widths are multiples of 4
         problems.append(

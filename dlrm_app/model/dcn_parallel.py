@@ -2,10 +2,11 @@
 arXiv:2008.13535, figure 1b).
 
 As in BARS' DCNv2, every dense feature has a vector too: its value times learnt weights.
-Shapes: B batch rows, F sparse features, N dense features, D the tables' width, W = (N + F) · D.
+Shapes: B batch rows, W width of all vectors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -14,18 +15,7 @@ from torchrec.modules.mlp import MLP
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.config.train import ModelConfig
-from dlrm_app.model.dlrm import OrderedSparseArch
-
-
-class DenseVectors(nn.Module):
-    """[B, N] → [B, N · D]: each value times its feature's own vector."""
-
-    def __init__(self, num_dense: int, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_dense, dim).normal_(0.0, (2 / (1 + dim)) ** 0.5))
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return (values.unsqueeze(2) * self.weight).flatten(1)
+from dlrm_app.model.feature_vectors import FeatureVectors
 
 
 class CrossLayers(nn.Module):
@@ -54,24 +44,23 @@ class ParallelHead(nn.Module):
         return self.last(torch.cat([crossed, self.mlp(first)], dim=1))
 
 
-class ParallelDcn(nn.Module):
-    """The model; its parts have the names that they have in torchrec's models."""
+class ParallelModel(FeatureVectors):
+    """The model; its parts have the names that they have in torchrec's models. ``make_layers``: W → its cross layers."""
 
     def __init__(
-        self, bags: EmbeddingBagCollection, num_dense: int, num_layers: int, widths: Sequence[int]
+        self,
+        bags: EmbeddingBagCollection,
+        num_dense: int,
+        make_layers: Callable[[int], nn.Module],
+        widths: Sequence[int],
     ) -> None:
-        super().__init__()
-        self.sparse_arch = OrderedSparseArch(bags)
-        dim = self.sparse_arch.D
-        width = (num_dense + self.sparse_arch.F) * dim
-        self.dense_arch = DenseVectors(num_dense, dim)
-        self.inter_arch = CrossLayers(width, num_layers)
-        self.over_arch = ParallelHead(width, widths)
+        super().__init__(bags, num_dense)
+        self.inter_arch = make_layers(self.width)
+        self.over_arch = ParallelHead(self.width, widths)
 
     def forward(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
         """Logits [B, 1]."""
-        embedded = self.sparse_arch(sparse_features)  # [B, F, D]
-        first = torch.cat([self.dense_arch(dense_features), torch.flatten(embedded, 1)], dim=1)
+        first = self.vectors(dense_features, sparse_features)
         return self.over_arch(first, self.inter_arch(first))
 
 
@@ -79,4 +68,5 @@ def build(
     config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, bottom: list[int], top: list[int]
 ) -> nn.Module:
     assert config.dcn_num_layers is not None
-    return ParallelDcn(bags, num_dense, config.dcn_num_layers, top[:-1])
+    make_layers = partial(CrossLayers, num_layers=config.dcn_num_layers)
+    return ParallelModel(bags, num_dense, make_layers, top[:-1])

@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
 from dlrm_app.loader.prefetch import map_in_order
+from dlrm_app.model.branches import BranchHeads
 from dlrm_app.model.labels import LabelTops
 from dlrm_app.tables.table import Table, table_of
 
@@ -128,8 +129,12 @@ def set_base_rate(model: nn.Module, rate: float, label: int = 0) -> None:
 
 
 def last_biases(model: nn.Module, label: int = 0) -> Iterator[torch.Tensor]:
-    """The last bias, [1], of every ``over_arch`` in ``model``; of several labels, that of ``label`` alone."""
+    """The last bias, [1], of every ``over_arch`` in ``model``, and of each of its branches; of several labels, those of
+    ``label`` alone.
+    """
     for name, module in model.named_modules():
         if name.rpartition(".")[2] == "over_arch":
             module = module[label] if isinstance(module, LabelTops) else module
-            yield [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1].bias
+            of_branches = next((part for part in module.modules() if isinstance(part, BranchHeads)), None)
+            linear = [layer for layer in (of_branches or module).modules() if isinstance(layer, nn.Linear)]
+            yield from (layer.bias for layer in (linear if of_branches else linear[-1:]))

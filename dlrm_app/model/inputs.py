@@ -77,10 +77,30 @@ def _axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[
             for layer in range(num_layers):
                 axes[f"inter_arch.layers.{layer}.weight"] = (inputs, inputs)
                 axes[f"inter_arch.layers.{layer}.bias"] = (inputs,)
-            *hidden, last = config.top_mlp
-            of_mlp = [("", place) for place in range(hidden[-1] if last == 1 and hidden else last)]
-            axes["over_arch.last.weight"] = (None, [*inputs, *of_mlp])
-            return axes | _first_layer("over_arch.mlp", inputs)
+            return axes | _parallel_head(config, inputs)
+        case "gdcn" | "gdcn_parallel":
+            inputs = _vectors({**dict.fromkeys(dense, width), **widths})
+            axes = {"dense_arch.weight": (dense, None)}
+            for layer in range(num_layers):
+                axes[f"inter_arch.layers.{layer}.cross.weight"] = (inputs, inputs)
+                axes[f"inter_arch.layers.{layer}.gate.weight"] = (inputs, inputs)
+                axes[f"inter_arch.layers.{layer}.bias"] = (inputs,)
+            if config.kind == "gdcn_parallel":
+                return axes | _parallel_head(config, inputs)
+            return axes | _first_layer("over_arch.model.0", inputs)
+        case "finalnet":
+            features = [*dense, *widths]
+            inputs = _vectors(dict.fromkeys(features, width))
+            axes = {"dense_arch.weight": (dense, None), "over_arch.block2.0.linear.weight": (None, inputs)}
+            if config.finalnet_gates:
+                axes["inter_arch.linear.weight"] = (features, features)
+                axes["inter_arch.linear.bias"] = (features,)
+                inputs = [*inputs, *(("gated", each) for each in inputs)]
+            return axes | {"over_arch.block1.0.linear.weight": (None, inputs)}
+        case "dcnv3":
+            return {"dense_arch.weight": (dense, None)} | _masked_layers(config, [*dense, *widths], width)
+        case "qnn":
+            return {"dense_arch.weight": (dense, None)} | _quadratic_layers(config, [*dense, *widths], width)
         # the MLP reads all vectors, or means over windows of ``stride`` neighbours, and the dense features
         case "concat":
             inputs = _vectors(widths)
@@ -89,3 +109,52 @@ def _axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[
                 inputs = [frozenset(inputs[max(start, 0) : start + stride]) for start in starts]
             return _first_layer("over_arch.model.0", [*inputs, *dense])
     return {}
+
+
+def _parallel_head(config: ModelConfig, inputs: Names) -> dict[str, Axes]:
+    """The last layer reads the cross layers' output, then the MLP's."""
+    *hidden, last = config.top_mlp
+    of_mlp = [("", place) for place in range(hidden[-1] if last == 1 and hidden else last)]
+    return {"over_arch.last.weight": (None, [*inputs, *of_mlp])} | _first_layer("over_arch.mlp", inputs)
+
+
+def _masked_layers(config: ModelConfig, features: Names, width: int) -> dict[str, Axes]:
+    """DCNv3's layers, whose weights all heads share: the first halves of all features' shares, then the second ones."""
+    share = width // (config.num_heads or 1) // 2
+    half = [(name, place) for name in features for place in range(share)]
+    inputs = [(part, *each) for part in range(2) for each in half]
+    axes: dict[str, Axes] = {}
+    counts = ("exponential", config.dcn_num_layers or 0), ("linear", config.dcnv3_num_linear_layers or 0)
+    for network, count in counts:
+        for number in range(count):
+            layer = f"inter_arch.{network}.{number}"
+            axes[f"{layer}.linear.weight"] = (half, inputs)
+            axes[f"{layer}.bias"] = (inputs,)
+            if config.dcnv3_layer_norm:
+                axes |= {f"{layer}.layer_norm.weight": (half,), f"{layer}.layer_norm.bias": (half,)}
+    return axes | {f"over_arch.heads.layers.{branch}.weight": (None, inputs) for branch in range(2)}
+
+
+def _quadratic_layers(config: ModelConfig, features: Names, width: int) -> dict[str, Axes]:
+    """QNN's layers. A place of an output belongs to the value there and to the one that stands there by heads."""
+    heads, rows = config.num_heads or 1, config.qnn_num_rows or 1
+    share = width // heads
+    inputs = [(name, place) for name in features for place in range(width)]
+    by_heads = [
+        (name, head * share + place) for head in range(heads) for name in features for place in range(share)
+    ]
+    size = len(inputs) // heads  # of a head
+    outputs = [
+        (row, by_heads[place], inputs[place])
+        for head in range(heads)
+        for row in range(rows)
+        for place in range(head * size, (head + 1) * size)
+    ]
+    axes: dict[str, Axes] = {"over_arch.last.weight": (None, inputs)}
+    for number in range(config.dcn_num_layers or 0):
+        layer = f"inter_arch.layers.{number}"
+        axes |= {f"{layer}.linear.weight": (outputs, inputs), f"{layer}.linear.bias": (outputs,)}
+        if config.batch_norm:
+            moments = ("weight", "bias", "running_mean", "running_var")
+            axes |= {f"{layer}.norm.{name}": (outputs,) for name in moments}
+    return axes

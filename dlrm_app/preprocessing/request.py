@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dlrm_app.config.datasets import AUTO, SPLITS_BY, TIME_KEYS, InputConfig, PreprocessConfig, SplitConfig
 from dlrm_app.config.values import SPLITS
-from dlrm_app.dataset.manifest import KeptColumn, Manifest
+from dlrm_app.dataset.manifest import TIME, KeptColumn, Manifest
 from dlrm_app.encoding.column_settings import ColumnSettings, setting_problems
 from dlrm_app.encoding.columns import ColumnRules, base_transform, column_rules, read_base, vocabulary_day
 from dlrm_app.encoding.vector_tables import vector_file_problems, with_files_of
@@ -107,6 +107,7 @@ def read_request(config: PreprocessConfig) -> Request:
     if base is not None:
         encoding = replace(encoding, crosses=base.config.get("encoding", {}).get("crosses"))
     spec = replace(read_spec(config.dataset, encoding.crosses), by_position=config.input.by_position)
+    spec = spec.keeping(config.keep)
     spec = with_files_of(spec, vocabulary_day(encoding, base))
     has_train = config.input.train is not None and "train" not in config.input.unlabelled
     has_clicks = spec.label is not None and has_train
@@ -161,7 +162,7 @@ def _with_versions(given: InputConfig, before: Json) -> InputConfig:
 
 def _plan_inputs(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFile]) -> InputPlan:
     fractions = {"val": config.split.val, "test": config.split.test}
-    sparse = {column.name: column for column in spec.sparse}
+    kinds = {column.name: column.kind or "" for column in (*spec.sparse, *spec.kept)}
     split = config.split
     return InputPlan(
         spec=spec,
@@ -173,7 +174,7 @@ def _plan_inputs(config: PreprocessConfig, spec: Spec, sources: Sequence[InputFi
         shuffle=config.shuffle,
         seed=config.seed,
         output=Path(config.output),
-        kept_columns=tuple(KeptColumn(name, sparse[name].kind or "") for name in config.keep),
+        kept_columns=tuple(KeptColumn(name, kinds.get(name, TIME)) for name in config.keep),
         splits_by=split.by,
         time_split=TimeSplit(split.by, _moments(split), split.missing) if split.is_by_time else None,
         sampled=config.sampling.negatives or 1.0,

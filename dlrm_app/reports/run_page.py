@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from statistics import fmean
 
+from dlrm_app.config.metrics import metric_of
 from dlrm_app.files import write_text
 from dlrm_app.records import Json
 from dlrm_app.reports.chart import Axis, Chart, Point, charts_html, line_chart, linear_axis, without_peaks
@@ -14,7 +15,7 @@ from dlrm_app.reports.page import Tile, details, page, tiles
 from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.runs.checkpoint.evaluation import LEARNT, Evaluation
 from dlrm_app.runs.events import PARTS, TITLES, TrainEvent
-from dlrm_app.runs.shown_metrics import SHOWN_METRICS
+from dlrm_app.runs.shown_metrics import SHOWN_METRICS, shown_of_groups
 from dlrm_app.table import Cell, Column, Columns, Rows, html_table, share
 from dlrm_app.text import count, duration, fixed, percent, short
 
@@ -77,9 +78,11 @@ def headline(record: RunRecord) -> str:
         if event
     ]
     val = [event for event in record.evals if event.split == "val"]
-    best = max(val, key=lambda event: event.merit, default=None)
+    best = max(val, key=lambda event: event.merit(record.best_metric), default=None)
     if best is not None and best is not val[-1]:
-        shown.append(Tile("best val AUC", metric_cell(best, "auc", 5), f"after step {best.step:,}"))
+        metric = metric_of(record.best_metric)
+        title = f"best val {metric.title if metric else record.best_metric}"
+        shown.append(Tile(title, metric_cell(best, record.best_metric, 5), f"after step {best.step:,}"))
     return tiles([*shown, *_cost_tiles(record)])
 
 
@@ -124,7 +127,8 @@ def evaluations(record: RunRecord) -> str:
         "positives": ("positives", 0),
     }
     for key in [key for event in record.evals for key in event.metrics]:
-        columns.setdefault(key, (key.replace("_", " "), 5))
+        metric = metric_of(key)
+        columns.setdefault(key, (metric.title if metric else key.replace("_", " "), 5))
     shown = [
         (f"{event.split}, step {event.step:,}{of}", each)
         for event in record.evals
@@ -206,7 +210,7 @@ def learning_charts(record: RunRecord) -> list[Chart]:
             chart.note = "; ".join(
                 filter(None, [chart.note, f"each point is the mean of {group} log events"])
             )
-    aucs = [_metric_chart(record, "AUC", "auc", x, {}), _label_chart(record, x)]
+    aucs = [_metric_chart(record, "AUC", "auc", x, {}), _label_chart(record, x), _group_chart(record, x)]
     charts = [of_training[0], *aucs, *of_training[1:]]
     return [chart for chart in charts if chart is not None]
 
@@ -233,6 +237,12 @@ def _label_chart(record: RunRecord, x: Axis) -> Chart | None:
         for name in names
     }
     return line_chart("AUC of other labels on val", x, lines, _at_step) if lines else None
+
+
+def _group_chart(record: RunRecord, x: Axis) -> Chart | None:
+    shown = shown_of_groups(dict.fromkeys(name for event in record.evals for name in event.metrics))
+    lines = {metric.title: eval_points(record, "val", name) for name, metric in shown.items()}
+    return line_chart("Metrics within groups on val", x, lines, _at_step) if lines else None
 
 
 def _at_step(step: float) -> str:

@@ -34,6 +34,11 @@ class RunRecord:
         """Rows of a step, all ranks together."""
         return int(self.config["trainer"]["global_batch_size"])
 
+    @property
+    def best_metric(self) -> str:
+        """The name of the metric by which an evaluation is the best."""
+        return str(self.config.get("evaluation", {}).get("best", "auc"))
+
     def last_eval(self, split: str) -> Evaluation | None:
         return next((event for event in reversed(self.evals) if event.split == split), None)
 

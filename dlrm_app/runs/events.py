@@ -91,6 +91,7 @@ class RunResult:
 
     ``evals``: the last evaluation of each split.
     ``best_reachable``: metrics of the true model, and ``further_best`` those of other labels.
+    ``best_metric``: the name of the metric by which an epoch is the best.
     """
 
     evals: dict[str, Evaluation]
@@ -104,4 +105,5 @@ class RunResult:
     wall_seconds: float
     samples_per_second: float
     world_size: int
+    best_metric: str = "auc"
     further_best: dict[str, dict[str, float]] = field(default_factory=dict, metadata=IF_SET)

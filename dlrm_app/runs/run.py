@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import RunResult
-from dlrm_app.runs.shown_metrics import SHOWN_METRICS
+from dlrm_app.runs.shown_metrics import SHOWN_METRICS, ShownMetric, shown_of_groups
 from dlrm_app.table import Columns, Rows
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ class Run(Result):
         result = self.result
         yield ""
         yield summary_table(result, self.evaluations)
+        if shown := shown_of_groups(name for each in self.evaluations for name in each.metrics):
+            yield "\nwithin groups:"
+            yield summary_table(result, self.evaluations, shown)
         yield (
             f"\n{result.steps:,} steps, {result.samples_per_second:,.0f} samples/s while training; run folder "
             f"{self.path}\n"
@@ -65,26 +68,35 @@ class Run(Result):
             yield f"report: {self.report}"
 
 
-def summary_table(result: RunResult, evals: Sequence[Evaluation]) -> tuple[Columns, Rows]:
-    """A line for each epoch, one for test, and one for the best that the data allows."""
+def summary_table(
+    result: RunResult, evals: Sequence[Evaluation], shown: Mapping[str, ShownMetric] = SHOWN_METRICS
+) -> tuple[Columns, Rows]:
+    """A line for each epoch, one for test, and one for the best that the data allows, with the metrics ``shown``."""
     by_epoch = {each.epoch: each for each in evals if each.split == "val"}
     rows = []
     for epoch, loss in enumerate(result.train_loss):
         evaluation = by_epoch.get(epoch)
-        rows.append([f"epoch {epoch + 1}", f"{loss:.5f}", *_cells(evaluation.metrics if evaluation else {})])
-        rows += _label_rows(evaluation.labels if evaluation else {})
+        rows.append(
+            [f"epoch {epoch + 1}", f"{loss:.5f}", *_cells(evaluation.metrics if evaluation else {}, shown)]
+        )
+        rows += _label_rows(evaluation.labels if evaluation else {}, shown)
     for each in evals:
         if each.split == "test":
-            rows += [["test", "", *_cells(each.metrics)], *_label_rows(each.labels)]
-    if result.best_reachable:
-        rows += [["best reachable", "", *_cells(result.best_reachable)], *_label_rows(result.further_best)]
-    return ["", "train loss", *(metric.title for metric in SHOWN_METRICS.values())], rows
+            rows += [["test", "", *_cells(each.metrics, shown)], *_label_rows(each.labels, shown)]
+    if result.best_reachable and shown is SHOWN_METRICS:
+        rows += [
+            ["best reachable", "", *_cells(result.best_reachable, shown)],
+            *_label_rows(result.further_best, shown),
+        ]
+    return ["", "train loss", *(metric.title for metric in shown.values())], rows
 
 
-def _label_rows(labels: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
-    return [[f"  {name}", "", *_cells(metrics)] for name, metrics in labels.items()]
+def _label_rows(
+    labels: Mapping[str, Mapping[str, float]], shown: Mapping[str, ShownMetric]
+) -> list[list[str]]:
+    return [[f"  {name}", "", *_cells(metrics, shown)] for name, metrics in labels.items()]
 
 
-def _cells(metrics: Mapping[str, float]) -> list[str]:
-    """The shown ones of ``metrics``; empty cells for those that were not measured."""
-    return [metric.text(metrics[name]) if name in metrics else "" for name, metric in SHOWN_METRICS.items()]
+def _cells(metrics: Mapping[str, float], shown: Mapping[str, ShownMetric]) -> list[str]:
+    """The ``shown`` ones of ``metrics``; empty cells for those that were not measured."""
+    return [metric.text(metrics[name]) if name in metrics else "" for name, metric in shown.items()]

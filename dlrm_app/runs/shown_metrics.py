@@ -1,8 +1,9 @@
 """The metrics that log lines, tables and pages show, in this order; metrics.jsonl and JSON results have all."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from dlrm_app.config.metrics import METRICS, metric_of, split_name
 from dlrm_app.text import fixed
 
 
@@ -27,6 +28,14 @@ SHOWN_METRICS = {
 }
 EMA_METRICS = {name: SHOWN_METRICS[name] for name in ("auc", "logloss", "calibration")}
 """Metrics that an evaluation also reports for the averaged dense weights, named ema_*."""
+
+
+def shown_of_groups(metrics: Iterable[str]) -> dict[str, ShownMetric]:
+    """The metrics of groups among the names ``metrics``, in the order of ``config.metrics.METRICS``."""
+    kinds = [*METRICS]
+    found = {name: each for name in metrics if (each := metric_of(name)) is not None and each.of_groups}
+    names = sorted(found, key=lambda name: kinds.index(split_name(name)[0]))
+    return {name: ShownMetric(found[name].title, 5, "mean over groups") for name in names}
 
 
 def metrics_text(

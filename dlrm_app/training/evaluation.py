@@ -40,7 +40,8 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     """Evaluates on ``split``, if the dataset has it with labels, and writes the result."""
     if split not in run.manifest.splits or run.manifest.splits[split].positives is None:
         return
-    metrics = metrics_of_labels(run.manifest, split, run.config.evaluation.group_by)
+    config = run.config.evaluation
+    metrics = metrics_of_labels(run.manifest, split, config.group_by, config.ranking)
     main, *others = metrics.values()
     where_given = metrics_where_given(run.manifest, split)
     ema, progress = run.state.ema, run.progress

@@ -9,6 +9,7 @@ from typing import NoReturn
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from tqdm import tqdm
 
+from dlrm_app.config.metrics import metric_of
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.signals import Stopped, StopRequest
@@ -211,8 +212,11 @@ def go_back_to_best(run: TrainingRun, checkpoints: Checkpoints) -> None:
     for module in run.trainable.model.modules():
         if isinstance(module, SplitTableBatchedEmbeddingBagsCodegen):
             module.reset_cache_states()  # a cache on the GPU has rows of before
+    metric = metric_of(run.progress.best)
+    assert metric is not None
     logger.info(
-        "AUC on val stands still: back to the weights of step %d, with the rates %s", best.step, rates
+        "%s on val stands still: back to the weights of step %d, with the rates %s",
+        *(metric.title, best.step, rates),
     )
 
 

@@ -182,8 +182,9 @@ class DenseEma:
         return {f"{EMA}/{name}": average for name, average in self._averages.items()}
 
 
-def lr_factor(step: int, schedule: ScheduleSettings, aucs: Sequence[float] = ()) -> float:
-    """Factor of the learning rate in ``step``; the first step is 1. ``aucs``: of all evaluations on val before it.
+def lr_factor(step: int, schedule: ScheduleSettings, merits: Sequence[float] = ()) -> float:
+    """Factor of the learning rate in ``step``; the first step is 1. ``merits``: of all evaluations on val before it,
+    higher is better.
 
     Warm-up: step / warmup_steps. Then 1 up to the last step before the decay, included. Decay, with x the share
     of ``decay_steps`` done, end_factor + (1 - end_factor) times (1 - x)^power (polynomial) or (1 + cos πx) / 2
@@ -197,7 +198,7 @@ def lr_factor(step: int, schedule: ScheduleSettings, aucs: Sequence[float] = ())
     if schedule.kind == "step":
         return schedule.step_factor ** sum(step > milestone for milestone in schedule.milestones or ())
     if schedule.kind == "plateau":
-        return max(schedule.end_factor, schedule.step_factor ** num_falls(aucs, schedule.patience))
+        return max(schedule.end_factor, schedule.step_factor ** num_falls(merits, schedule.patience))
     if schedule.kind == "constant":
         return 1.0
     assert schedule.decay_steps is not None  # fit_to_run gives one
@@ -206,16 +207,16 @@ def lr_factor(step: int, schedule: ScheduleSettings, aucs: Sequence[float] = ())
     return schedule.end_factor + (1 - schedule.end_factor) * rest
 
 
-def num_falls(aucs: Sequence[float], patience: int) -> int:
-    """Counts how often ``patience`` + 1 evaluations in a row brought no better AUC; each time the count begins again.
+def num_falls(merits: Sequence[float], patience: int) -> int:
+    """Counts how often ``patience`` + 1 evaluations in a row were not better than the best; then it begins again.
 
     As in torch's ReduceLROnPlateau with threshold 0. A function of all evaluations, so a resumed run has
     nothing else to remember.
     """
     best, num_worse, falls = -math.inf, 0, 0
-    for auc in aucs:
-        num_worse = 0 if auc > best else num_worse + 1
-        best = max(best, auc)
+    for merit in merits:
+        num_worse = 0 if merit > best else num_worse + 1
+        best = max(best, merit)
         if num_worse > patience:
             falls, num_worse = falls + 1, 0
     return falls
@@ -264,8 +265,8 @@ class LearningRates:
         return {part: self._lr[part] * factor for part, factor in self._factors(step).items()}
 
     def _factors(self, step: int) -> dict[str, float]:
-        aucs = self._progress.val_aucs(before=step)
-        return {part: lr_factor(step, schedule, aucs) for part, schedule in self._schedules.items()}
+        merits = self._progress.val_merits(before=step)
+        return {part: lr_factor(step, schedule, merits) for part, schedule in self._schedules.items()}
 
     def have_fallen(self) -> bool:
         """True if the evaluation after the last step has just lowered a rate."""

@@ -101,7 +101,7 @@ def build_trainable(
             runtime.rank,
         )
     model = install(build_model(spec, device), device, trainer.kernels)
-    task = ClickTask(model, device, trainer.precision == "bf16", spec.labels, kept_share)
+    task = ClickTask(model, device, trainer.precision == "bf16", spec.labels, kept_share, spec.branch_loss)
     batch_size = trainer.global_batch_size * config.model.ensemble_size
     sparse, topology = config.optimizer.sparse, config.topology
     plan = plan_model(task, tables, sparse, config.sharding, topology, batch_size, runtime)

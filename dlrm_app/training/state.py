@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
+from dlrm_app.config.metrics import metric_of
 from dlrm_app.config.train import EvaluationConfig, TrainConfig
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.manifest import Manifest
@@ -49,25 +50,32 @@ class RunState:
         return tensors | self.ema.tensors() if self.ema else tensors
 
     def continue_from(self, marker: Marker) -> None:
-        """Takes over the progress, unread losses and random states of a checkpoint of this run."""
+        """Takes over the progress, unread losses and random states of a checkpoint of this run.
+
+        The metric that decides is this run's own, which may be another one: evaluations that lack it are the worst.
+        """
         for name, value in vars(marker.progress).items():
-            setattr(self.progress, name, value)
+            if name != "best":
+                setattr(self.progress, name, value)
         self.meter.load_state(marker.meter)
         set_random_states(marker.random_state, marker.cuda_random_states, self.runtime)
 
 
 def reason_to_stop(config: EvaluationConfig, evals: Sequence[Evaluation]) -> str | None:
     """The reason why the run has trained enough, from all its evaluations so far; None to continue."""
-    aucs = [each.merit[0] for each in evals if each.split == "val"]
-    if not aucs:
+    val = [each for each in evals if each.split == "val"]
+    if not val:
         return None
-    if config.target_auc is not None and aucs[-1] >= config.target_auc:
-        return f"AUC on val is {aucs[-1]:.5f}, evaluation.target_auc={config.target_auc} is reached"
-    best = max(aucs)
-    since = len(aucs) - 1 - aucs.index(best)
+    if config.target_auc is not None and (auc := val[-1].metrics["auc"]) >= config.target_auc:
+        return f"AUC on val is {auc:.5f}, evaluation.target_auc={config.target_auc} is reached"
+    merits = [each.merit(config.best)[0] for each in val]
+    since = len(merits) - 1 - merits.index(max(merits))
     if config.patience is not None and since >= config.patience:
-        patience = f"evaluation.patience={config.patience}"
-        return f"AUC on val has not risen above {best:.5f} in {since} evaluations ({patience})"
+        metric, patience = metric_of(config.best), f"evaluation.patience={config.patience}"
+        assert metric is not None
+        change = "risen above" if metric.rises else "fallen below"
+        best = metric.sign * max(merits)
+        return f"{metric.title} on val has not {change} {best:.5f} in {since} evaluations ({patience})"
     return None
 
 

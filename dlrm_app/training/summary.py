@@ -9,7 +9,7 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.runs.checkpoint.evaluation import LEARNT, TOO_EARLY, Evaluation, Judgement
 from dlrm_app.runs.events import TrainEvent
-from dlrm_app.runs.shown_metrics import EMA_METRICS, metrics_text
+from dlrm_app.runs.shown_metrics import EMA_METRICS, metrics_text, shown_of_groups
 from dlrm_app.tables.table import Table
 from dlrm_app.text import duration
 from dlrm_app.training.instruments import largest_part
@@ -77,13 +77,22 @@ def log_evaluation(evaluation: Evaluation) -> None:
         metrics_text(metrics),
         f"{metrics['num_samples']:,.0f} rows" + _weighed(metrics),
     )
+    _log_groups(metrics)
     for name, each in evaluation.labels.items():
         rows = f"{each['num_samples']:,.0f} rows" + _weighed(each)
         logger.info("  %s: %s (%s)", name, metrics_text(each), rows)
+        _log_groups(each)
     if "ema_auc" in metrics:
         logger.info("  with the average of the dense weights: %s", metrics_text(metrics, EMA_METRICS, "ema_"))
     for name, judgement in evaluation.by_label.items():
         log_judgement(evaluation.split + f", {name}" * bool(name), judgement)
+
+
+def _log_groups(metrics: Mapping[str, float]) -> None:
+    if shown := shown_of_groups(metrics):
+        counts = metrics["groups"], metrics["groups_without_click"]
+        template = "  within groups: %s (%s groups with a click; %s without are left out)"
+        logger.info(template, metrics_text(metrics, shown), *(f"{number:,.0f}" for number in counts))
 
 
 def _weighed(metrics: Mapping[str, float]) -> str:

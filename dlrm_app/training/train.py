@@ -24,6 +24,7 @@ from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.marker import Checkpoint
 from dlrm_app.runs.checkpoint.names import checkpoint_name, checkpoints_of, list_checkpoints
+from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.checkpoint.trained import TrainedModel
 from dlrm_app.runs.events import RunResult
@@ -106,7 +107,7 @@ def prepare(
     log_dense_kernel(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
     trainable = build_model_to_train(config, manifest, tables, runtime, draws=checkpoint is None)
     soft_labels = teacher_scores(config.distillation, manifest, runtime)
-    state = new_state(trainable, config.optimizer, runtime)
+    state = new_state(trainable, config.optimizer, config.evaluation.best, runtime)
     if previous is not None:
         resumes = checkpoint is not None
         load_start(state, starting_point(previous, resumes, config.warm_start, manifest, state))
@@ -190,12 +191,12 @@ def find_previous(
     return choose_previous(Path(config.warm_start.checkpoint), config, manifest, tables, runtime), None
 
 
-def new_state(trainable: Trainable, settings: OptimizerConfig, runtime: Runtime) -> RunState:
-    """The state of a run before its first step."""
+def new_state(trainable: Trainable, settings: OptimizerConfig, best: str, runtime: Runtime) -> RunState:
+    """The state of a run before its first step. ``best``: the metric that says which evaluation is the best."""
     kinds = optimizer_kinds(trainable.tables, settings.sparse)
     decay = settings.dense.ema_decay
     ema = None if decay is None else DenseEma(trainable.model, decay)
-    return RunState(trainable, kinds, ema, LossMeter(runtime), runtime)
+    return RunState(trainable, kinds, ema, LossMeter(runtime), runtime, Progress(best=best))
 
 
 def choose_previous(
@@ -286,6 +287,7 @@ def finish(run: TrainingRun) -> Run:
         ended_because=run.why_done,
         best_epoch=best.epoch if best else None,
         best_val_auc=best.metrics["auc"] if best else None,
+        best_metric=progress.best,
         best_reachable=run.manifest.best,
         steps=progress.step,
         train_loss=[*progress.train_loss, *cut_short],

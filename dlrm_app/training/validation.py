@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dlrm_app.config.like_train import PlanConfig, TuneConfig
+from dlrm_app.config.metrics import metric_of
 from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.schema import required
 from dlrm_app.config.train import TrainConfig
@@ -111,10 +112,11 @@ def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
     if not has_labelled_val(manifest):
         rule = f"compares trials on val, and {manifest.path} has no labelled val split"
         raise ConfigError(Problem("dlrm-tune", rule, "preprocess with split.val=0.1"))
-    if config.tune.metric == "auc" and (faults := one_class_problems(manifest, "val")):
+    metric = metric_of(config.metric)
+    if metric and not metric.of_one_class and (faults := one_class_problems(manifest, "val")):
         cure = "set tune.metric=logloss, or preprocess with a val split that has both"
-        rule = f"compares AUCs on val, which {faults[0].rule}"
-        raise ConfigError(Problem("tune.metric=auc", rule, cure))
+        rule = f"compares {metric.title}s on val, which {faults[0].rule}"
+        raise ConfigError(Problem(f"tune.metric={config.metric}", rule, cure))
 
 
 def batch_problems(batch_size: int, lanes: int | None, num_ranks: int, rows: int) -> list[Problem]:
@@ -123,14 +125,14 @@ def batch_problems(batch_size: int, lanes: int | None, num_ranks: int, rows: int
 
 
 def plateau_problems(config: TrainConfig, manifest: Manifest) -> list[Problem]:
-    """Reasons why rates cannot follow the AUC on val, or why the best weights cannot be restored."""
+    """Reasons why rates cannot follow the evaluations on val, or why the best weights cannot be restored."""
     schedule, problems = config.schedule, []
     for part in schedule.plateaus:
         key = f"schedule.{part}.kind=plateau"
         if not has_labelled_val(manifest):
             rule = f"needs a labelled val split, which {manifest.path} does not have"
             problems.append(Problem(key, rule, "choose another schedule, or preprocess with split.val=0.1"))
-        else:
+        elif (best := metric_of(config.evaluation.best)) is not None and not best.of_one_class:
             problems += [fault.within(key) for fault in one_class_problems(manifest, "val")]
     if schedule.restore_best and not config.checkpoint.keep_best:
         rule = "needs the checkpoint of the best evaluation"

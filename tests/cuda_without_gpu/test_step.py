@@ -72,7 +72,8 @@ def train(
     model: nn.Module, config: TrainConfig, device: torch.device, gpu: MakeBelieveGpu | None = None
 ) -> list[Any]:
     """Losses of steps whose rows are looked up already, their mean, the first bad step; no wait within the steps."""
-    task = ClickTask(model.to(device), device, config.trainer.precision == "bf16")
+    loss = ModelSpec(config.model, TABLES, NUM_DENSE).branch_loss
+    task = ClickTask(model.to(device), device, config.trainer.precision == "bf16", branch_loss=loss)
     optimizer = make_dense_optimizer(config.optimizer.dense, list(task.parameters()))
     meter = LossMeter(Runtime(0, 0, 1, 1, device.type, num_threads=1))
     batch = batch_on(device)

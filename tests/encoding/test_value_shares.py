@@ -1,5 +1,7 @@
 """Unseen and missing values are counted as they are in the files, and rows of the same kind raise no alarm."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -12,6 +14,7 @@ from dlrm_app.encoding.value_shares import (
     LENGTH,
     LIMIT,
     MISSING,
+    SIZE,
     UNSEEN,
     ValueCounter,
     ValueWatch,
@@ -56,7 +59,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     (folder / "visits.yaml").write_text(DESCRIPTION)
     draw(ROWS, 1).to_csv(folder / "log.csv", index=False)
     keys = [f"dataset={folder}/visits.yaml", f"input.train={folder}/log.csv", "split.val=0.25"]
-    run(folder / "data", *keys, "encoding=vocab", "encoding.min_count=1")
+    run(folder / "data", *keys, "encoding=vocab", "encoding.min_count=1", "dense.transform=standardize")
     return read_manifest(folder / "data")
 
 
@@ -120,6 +123,36 @@ def test_good_splits_raise_no_alarm(dataset: Manifest) -> None:
         assert deviations(usual, counts_of(dataset, draw(rows, 100 + seed))) == []
 
 
+def test_sizes_of_numbers_are_those_of_the_shards(dataset: Manifest) -> None:
+    prices = table_of(dataset, "val")["price"].to_numpy().astype(np.float64)
+    sizes = np.sign(prices) * np.log1p(np.abs(prices))
+    counts = dataset.splits["val"].values["price"]
+    assert 1000 * sizes.mean() == pytest.approx(counts.mean_size, abs=1)
+    assert 1000 * sizes.std() == pytest.approx(np.sqrt(counts.size_variance), abs=1)
+    assert dataset.splits["val"].values["flag"].size_squares == 0
+
+
+def test_counts_that_no_rows_have_are_told(dataset: Manifest) -> None:
+    price = dataset.splits["val"].values["price"]
+    assert price.can_be
+    assert min(price.sizes, dataset.splits["val"].values["flag"].sizes) < 1  # standardized: of both signs
+    for change in (
+        {"missing": price.rows + 1},
+        {"unseen": price.values + 1},
+        {"sizes": -(10**9)},
+        {"squares": -1},
+    ):
+        assert not dataclasses.replace(price, **change).can_be
+
+
+def test_one_large_number_among_zeros_is_no_deviation() -> None:
+    zeros = {"a": ValueCounts(10_000, 0, 0, 10_000, 0, 10 * 5000, 10 * 5000**2)}
+    assert deviations(zeros, {"a": ValueCounts(30, 0, 0, 30, 0, 5000, 5000**2)}) == []
+    assert deviations(zeros, {"a": ValueCounts(1, 0, 0, 1, 0, 5000, 5000**2)}) == []
+    found = deviations(zeros, {"a": ValueCounts(30, 0, 0, 30, 0, 30 * 5000, 30 * 5000**2)})
+    assert [each.what for each in found] == [SIZE]
+
+
 @pytest.mark.parametrize("rows", [150, 1500, 20_000])
 def test_a_change_of_the_limit_is_not_told_by_chance(rows: int) -> None:
     """Shares of 5% in val and 15% in the rows, each drawn 500 times."""
@@ -138,6 +171,7 @@ CHANGES = {
     "half lost": (lambda f: f.assign(flag=f["flag"].where(f.index % 2 == 0, "")), ("flag", MISSING)),
     "a third new": (lambda f: f.assign(flag=f["flag"].where(f.index % 3 > 0, "maybe")), ("flag", UNSEEN)),
     "long lists": (lambda f: f.assign(seen=f["seen"] + "|1|2|3" * 20), ("seen", LENGTH)),
+    "cents": (lambda f: f.assign(price=f["price"].map(lambda p: p and str(100 * float(p)))), ("price", SIZE)),
     "no prices": (lambda f: f.assign(price=""), ("price", MISSING)),
 }
 
@@ -183,8 +217,5 @@ def test_a_deviation_is_told_once_and_good_years_hide_no_bad_day(
 def sums_of(dataset: Manifest, rows: int) -> NDArray[np.int64]:
     """The usual counts, of about so many rows."""
     usual = dataset.usual_values
-    sums = [
-        [each.rows, each.missing, each.unseen, each.values, each.squares]
-        for each in (usual[column.name] for column in [*dataset.dense, *dataset.sparse])
-    ]
+    sums = [dataclasses.astuple(usual[column.name]) for column in [*dataset.dense, *dataset.sparse]]
     return np.array(sums) * rows // ROWS * 4

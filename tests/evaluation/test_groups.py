@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.evaluation.grouped_auc import MISSING_KEY, grouped_auc
+from dlrm_app.evaluation.grouped_auc import MISSING_KEY, collect_groups, grouped_auc
 from tests.inference.conftest import predicted
 from tests.make_log import make_log
 from tests.preprocessing.running import run, table_of
@@ -119,15 +119,66 @@ def test_kept_values_change_nothing_else(log: Path, tmp_path: Path) -> None:
     assert "kept" not in (tmp_path / "plain/manifest.json").read_text()
 
 
+REQUESTS = [
+    "{name: clicked, role: label}",
+    "{name: request, role: ignore}",
+    "{name: page, role: ignore, kind: integer}",
+    "{name: at, role: time, kind: seconds}",
+    "{name: price, role: dense, kind: float}",
+    "{name: shop, role: sparse, kind: string}",
+]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("shuffle", ["none", "full"])
+def test_ignored_columns_and_times_are_kept_and_no_model_reads_them(
+    kind: str, shuffle: str, tmp_path: Path
+) -> None:
+    """Rows share a key exactly if they share a value; all else is as without keep=."""
+    rng = np.random.default_rng(1)
+    requests = [None if number % 13 == 0 else f"r{number}" for number in rng.integers(0, 300, 2000).tolist()]
+    table = pa.table(
+        {
+            "clicked": rng.integers(0, 2, 2000),
+            "request": pa.array(requests),
+            "page": rng.integers(-3, 3, 2000),
+            "at": rng.integers(0, 50, 2000) + 0.25,
+            "price": rng.normal(size=2000),
+            "shop": pa.array([f"s{number}" for number in rng.integers(0, 9, 2000)]),
+        }
+    )
+    make_log(tmp_path, REQUESTS, table)
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=300)
+    words = [*HASH, f"shuffle={shuffle}", "split.val=0.4"]
+    plain = made(tmp_path, tmp_path / "plain", *words, kind=kind)
+    kept = made(tmp_path, tmp_path / "kept", *words, "keep=[request,at,shop,page]", kind=kind)
+    assert (kept.sparse, kept.dense, kept.label) == (plain.sparse, plain.dense, plain.label)
+    assert table_of(kept).select(table_of(plain).column_names) == table_of(plain)
+    kinds = {"request": "string", "at": "time", "shop": "string", "page": "integer"}
+    assert {column.name: column.kind for column in kept.kept} == kinds
+    rows = table_of(kept, "val")
+    own = table.slice(1200)
+    for name in kinds:
+        low, high = (rows[f"{name}:{part}"].to_numpy().astype(np.int64) for part in ("low", "high"))
+        keys = ((high << 32) | (low & 0xFFFFFFFF)).tolist()
+        pairs = {*zip(keys, own[name].to_pylist(), strict=True)}
+        assert len(pairs) == len({*keys}) == len({*own[name].to_pylist()})
+        if name == "page":
+            assert all(key == value for key, value in pairs)
+        if name == "at":
+            assert all(key == value * 1_000_000 for key, value in pairs)
+        assert all((key == MISSING_KEY) == (value is None) for key, value in pairs)
+
+
 def test_columns_that_cannot_be_kept_are_refused(log: Path, tmp_path: Path) -> None:
-    with refused(ConfigError, "keep=price", "is not a sparse column of one value"):
+    with refused(ConfigError, "keep=price", "is not a column of the log that is sparse with one value..."):
         made(log, tmp_path / "data", *HASH, "keep=[price]")
 
 
 def gauc_of_share(rows: tuple[torch.Tensor, ...], runtime: Runtime) -> float:
     share = slice(*(part * len(rows[0]) // runtime.world_size for part in (runtime.rank, runtime.rank + 1)))
     logits, labels, groups = (part[share] for part in rows)
-    return grouped_auc(scored(logits, labels), groups)
+    return grouped_auc(collect_groups(scored(logits, labels), groups)).mean()
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])

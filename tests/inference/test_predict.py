@@ -253,6 +253,17 @@ def test_a_file_without_rows_has_no_scores(shop: Path, tmp_path: Path) -> None:
     assert (len(table), table.column_names) == (0, ["score", "file", "line"])
 
 
+def test_a_file_whose_rows_are_all_malformed_is_refused_by_its_rows(shop: Path, tmp_path: Path) -> None:
+    columns = parquet_columns(draw_rows()[-NUM_TEST:])
+    pq.write_table(pa.table({**columns, "clicked": pa.array([7] * NUM_TEST)}), tmp_path / "rows.parquet")
+    keys = [f"model={shop}/export", f"input={tmp_path}/rows.parquet"]
+    rule = f"allows fewer malformed lines than {NUM_TEST} of {NUM_TEST}"
+    with refused(DataError, "rejects.max_fraction=...", rule):
+        predicted(tmp_path / "scores.parquet", *keys)
+    table = predicted(tmp_path / "scores.parquet", *keys, "rejects.max_fraction=1")
+    assert len(table) == 0
+
+
 def test_the_encoding_of_an_export_preprocesses_new_days(
     shop: Path, expected: pa.Table, tmp_path: Path
 ) -> None:

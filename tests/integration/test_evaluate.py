@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dlrm_app.config.metrics import group_metric_names
 from dlrm_app.dataset.manifest import read_manifest, write_manifest
 from dlrm_app.dataset.splits import ManifestSource
 from dlrm_app.errors import DataError
@@ -18,13 +19,14 @@ from tests.ranks import start_ranks, train_on_ranks
 from tests.refusals import find_problem, refused
 from tests.small_run import SMALL, evaluate_here, events, final_bytes, losses, train_here
 
-METRICS = ("auc", "pr_auc", "gauc", "logloss", "ne", "calibration", "accuracy", "num_samples", "positives")
+METRICS = ("auc", "pr_auc", "logloss", "ne", "calibration", "accuracy", "num_samples", "positives")
+OF_GROUPS = ("groups", "groups_without_click", *group_metric_names([5, 10]))
 
 
 def evals(run: Path, split: str = "val") -> dict[int, dict[str, Any]]:
     """By step, the metrics alone."""
     return {
-        event["step"]: {name: event[name] for name in METRICS if name in event}
+        event["step"]: {name: event[name] for name in (*METRICS, *OF_GROUPS) if name in event}
         for event in events(run, "eval")
         if event["split"] == split
     }

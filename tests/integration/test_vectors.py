@@ -158,12 +158,12 @@ def test_exports_give_the_trained_models_scores(folder: Path, run: Path) -> None
     assert not (folder / "fp32" / "encoding" / "vectors").exists()
     served = open_served(folder / "fp32")
     rows = draw_rows()[ROWS - TEST :].drop_columns(["clicked"]).to_pylist()[:64]
-    (answer,) = served.score([served.rows.read(body_of(rows), 64)])
+    (answer,) = served.score([served.requests.read(body_of(rows), 64)])
     assert isinstance(answer, dict)
     (answered,) = answer.values()
     np.testing.assert_allclose(answered, expected(folder, run)[:64], atol=1e-6)
     rows[1]["query"] = [1.0]
-    (wrong,) = served.score([served.rows.read(body_of(rows[:2]), 64)])
+    (wrong,) = served.score([served.requests.read(body_of(rows[:2]), 64)])
     assert isinstance(wrong, RequestError)
     assert "query has 1 numbers" in str(wrong)
 

@@ -45,6 +45,28 @@ def test_quotes_behind_a_backslash_are_named(tmp_path: Path, line: str) -> None:
     assert "as MySQL writes" in reason
 
 
+def test_quotes_that_the_description_lacks_are_no_part_of_values(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"name: a\ndelimiter: ','\nheader: true\n{COLUMNS}")
+    keys = [f"dataset={tmp_path}/a.yaml", f"input.train={tmp_path}/log.csv"]
+    (tmp_path / "log.csv").write_text("y,a,b\n" + '1,"u",v\n0,,w\n' * 20)
+    rule = "has quotes around the values of a, and its description has none"
+    with refused(ConfigError, f"{tmp_path}/log.csv", rule, "set dataset.quote='\"'"):
+        make(tmp_path / "out", *keys)
+    assert make(tmp_path / "out", *keys, "dataset.quote='\"'").manifest.splits["train"].rows == 40
+    (tmp_path / "log.csv").write_text("y,a,b\n" + '1,"u",v\n0,5" disk,w\n' * 20)
+    assert make(tmp_path / "inches", *keys).manifest.splits["train"].rows == 40
+
+
+@pytest.mark.parametrize("quote", ["null", "'\"'"])
+def test_lists_over_several_lines_are_refused_with_what_to_print(tmp_path: Path, quote: str) -> None:
+    lists = "columns:\n- {name: y, role: label}\n- {name: l, role: sparse, kind: integer, separator: ' ', brackets: '[]'}\n"
+    (tmp_path / "a.yaml").write_text(f"name: a\ndelimiter: ','\nquote: {quote}\nheader: true\n{lists}")
+    (tmp_path / "log.csv").write_text("y,l\n" + '1,"[1 2\n 3]"\n' * 20)
+    cure = "set dataset.quote='\"'" if quote == "null" else "numpy.set_printoptions(linewidth=10**9)"
+    with refused(ConfigError, f"{tmp_path}/log.csv:2", f"is malformed: l is ...{cure}..."):
+        make(tmp_path / "out", f"dataset={tmp_path}/a.yaml", f"input.train={tmp_path}/log.csv")
+
+
 def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
     (reason,) = made(tmp_path, "y,a,b\n1,caf\xe9,v\n".encode("latin1"))
     assert "the byte e9 is not UTF-8" in reason

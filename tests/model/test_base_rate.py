@@ -15,16 +15,27 @@ TABLES = [Table("t", 10, 8, ("a",)), Table("u", 10, 8, ("b",))]
 
 
 @pytest.mark.parametrize(
-    "overrides", [["model=dlrm"], ["model=dcn"], ["model=concat"], ["model.ensemble_size=2"]]
+    ("overrides", "count"),
+    [
+        (["model=dlrm"], 1),
+        (["model=dcn"], 1),
+        (["model=concat"], 1),
+        (["model.ensemble_size=2"], 2),
+        (["model=gdcn_parallel"], 1),
+        (["model=finalnet"], 2),
+        (["model=dcnv3"], 2),
+        (["model=dcnv3", "model.ensemble_size=2"], 4),
+        (["model=qnn"], 1),
+    ],
 )
-def test_with_all_else_at_zero_every_prediction_is_the_rate(overrides: list[str]) -> None:
-    """Of every architecture and every model of an ensemble; nothing but the last bias changes."""
+def test_with_all_else_at_zero_every_prediction_is_the_rate(overrides: list[str], count: int) -> None:
+    """Of every architecture, its branches and every model of an ensemble; nothing but the last bias changes."""
     config = compose_config("train", TrainConfig, ["data.path=unused", *overrides]).model
     model = build_model(ModelSpec(config, TABLES, 3), torch.device("cpu"))
     before = {name: value.clone() for name, value in model.named_parameters() if value.device.type == "cpu"}
     set_base_rate(model, 0.03)
     changed = [name for name, value in before.items() if not torch.equal(value, model.get_parameter(name))]
-    assert len(changed) == config.ensemble_size
+    assert len(changed) == count
     for name in changed:
         last = model.get_submodule(name.rpartition(".")[0])
         assert isinstance(last, nn.Linear)

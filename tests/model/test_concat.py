@@ -95,6 +95,6 @@ def test_an_architecture_needs_its_own_keys() -> None:
     (problem,) = model_problems(compose_train("model.kind=dcn", "model.dcn_num_layers=3").model)
     assert is_like(problem, "model.dcn_low_rank_dim", "is needed by model.kind=dcn")
     (problem,) = model_problems(compose_train("model.kind=dln").model)
-    known = "dlrm, dcn, dcn_parallel, projection, concat"
+    known = "dlrm, dcn, dcn_parallel, projection, concat, gdcn, gdcn_parallel, finalnet, dcnv3, qnn"
     cure = "or name the file that registers it: plugins=[FILE.py]"
     assert problem == Problem("model.kind", f"must be one of {known}", cure, "dln")

@@ -55,7 +55,9 @@ def test_scale_and_shift_of_a_feature_make_no_difference() -> None:
 def test_ten_steps_equal_plain_torch(kind: str) -> None:
     """Every architecture takes them."""
     settings = CONCAT if kind == "concat" else MODELS[kind]
-    assert_trains_like_plain(compose_train("optimizer=adagrad", "model.dense_embedding_dim=3", *settings))
+    # with Adagrad's usual eps a step jumps where a gradient passes 0, so its rounding would decide about whole steps
+    keys = ["optimizer=adagrad", "optimizer.sparse.eps=1e-3", "model.dense_embedding_dim=3"]
+    assert_trains_like_plain(compose_train(*keys, *settings))
 
 
 def test_target_columns_stay_as_they_are() -> None:

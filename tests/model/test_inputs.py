@@ -10,12 +10,14 @@ from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES
 
 DENSE = [f"i{number}" for number in range(NUM_DENSE)]
-WITHOUT_BOTTOM = ("concat", "dcn_parallel")
+WITHOUT_BOTTOM = ("concat", "dcn_parallel", "gdcn", "gdcn_parallel", "finalnet", "dcnv3", "qnn")
+WITHOUT_MLP = ("dcnv3", "qnn")
 
 
 def spec_of(kind: str, *overrides: str) -> ModelSpec:
     bottom = ["model.bottom_mlp=[]"] if kind in WITHOUT_BOTTOM else []
-    config = compose_train(f"model={kind}", *bottom, "model.top_mlp=[16]", *overrides)
+    top = "model.top_mlp=[]" if kind in WITHOUT_MLP else "model.top_mlp=[16]"
+    config = compose_train(f"model={kind}", *bottom, top, *overrides)
     return ModelSpec(config.model, TABLES, NUM_DENSE, numbers=[0, 2, 3])
 
 

@@ -1,8 +1,10 @@
 """Several labels: probabilities, loss and training equal those written out in float64, on one rank and two."""
 
 import math
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from dlrm_app.model.labels import givens, joint_logits
 from dlrm_app.model.loss import ClickLoss
 from dlrm_app.training.setup import Trainable, build_trainable
 from tests.integration.sharded_losses import dense_weights, whole_tables, wishes
+from tests.model.test_parity import MODELS
 from tests.model.test_weighted_loss import draw_weights
 from tests.plain_model import PlainModel
 from tests.plain_training import compose_train, plain_copy, plain_optimizers
@@ -60,15 +63,18 @@ def draw_others(seed: int) -> torch.Tensor:
     return values
 
 
-def by_hand(
-    logits: torch.Tensor, labels: torch.Tensor, others: torch.Tensor, weights: torch.Tensor, share: float
-) -> torch.Tensor:
-    """Σwl / Σw, row by row and label by label."""
+Term = tuple[int, torch.Tensor, float, float]
+"""A row, the probability of one of its labels, what the label is, and how much its cross-entropy counts."""
+
+
+def terms_by_hand(
+    logits: torch.Tensor, labels: torch.Tensor, others: torch.Tensor, share: float
+) -> Iterator[Term]:
+    """What is learnt, row by row and label by label."""
     shifted = logits.double().clone()
     shifted[:, 0] = shifted[:, 0] - math.log(share)
     p = shifted.sigmoid()
     numbers = {label.name: number for number, label in enumerate(LABELS)}
-    total = p.new_zeros(())
     for row in range(len(labels)):
         truth = [float(labels[row]), *others[:, row].tolist()]
         for number, label in enumerate(LABELS):
@@ -78,9 +84,38 @@ def by_hand(
             holds = given is None or truth[numbers[given]] == 1
             if holds and not math.isnan(truth[number]):
                 count = share if label.name == "like" and truth[0] == 1 else 1.0
-                chance = chance if truth[number] == 1 else 1 - chance
-                total = total - chance.log() * count * label.loss_weight * weights[row].double()
-    return total / weights.double().sum()
+                yield row, chance, truth[number], count * label.loss_weight
+
+
+def by_hand(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    others: torch.Tensor,
+    weights: torch.Tensor,
+    share: float,
+    teacher: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Σwl / Σw; ``teacher``: logits whose probabilities are learnt in place of the labels."""
+    terms = [*terms_by_hand(logits, labels, others, share)]
+    truths = [torch.tensor(truth) for _, _, truth, _ in terms]
+    if teacher is not None:
+        truths = [chance for _, chance, _, _ in terms_by_hand(teacher.detach(), labels, others, share)]
+    losses = [
+        -(t * p.log() + (1 - t) * (1 - p).log()) * count * weights[row].double()
+        for (row, p, _, count), t in zip(terms, truths, strict=True)
+    ]
+    return torch.stack(losses).sum() / weights.double().sum()
+
+
+def with_branches_by_hand(kind: str, logits: torch.Tensor, *taught: Any) -> torch.Tensor:
+    """The loss of a model of ``kind``, from logits of the score [B, 4], or with those of branches [1 + S, B, 4]."""
+    if logits.dim() == 2:
+        return by_hand(logits, *taught)
+    loss = by_hand(logits[0], *taught)
+    if kind != "dcnv3":
+        return loss + sum(by_hand(branch, *taught, teacher=logits[0]) for branch in logits[1:])
+    losses = [by_hand(branch, *taught) for branch in logits[1:]]
+    return loss + sum(each * (each - loss) for each in losses if each > loss)
 
 
 @pytest.mark.parametrize("share", [1.0, SHARE])
@@ -173,6 +208,9 @@ CASES = [
     ("optimizer=sgd", wishes("row_wise"), *PROJECTION),
     ("optimizer=adagrad", wishes("data_parallel"), *PARALLEL),
     ("optimizer=adagrad", "model=concat", "model.bottom_mlp=[]"),
+    ("optimizer=sgd", wishes("row_wise"), *MODELS["finalnet"]),
+    ("optimizer=sgd", *MODELS["dcnv3"], "model.batch_norm=false"),
+    ("optimizer=sgd", wishes("data_parallel"), *MODELS["qnn"]),
 ]
 
 
@@ -199,12 +237,12 @@ def run_case(case: tuple[str, ...], runtime: Runtime) -> tuple[list[float], dict
 
 
 def logits_by_hand(plain: PlainModel, rows: torch.Tensor, ids: dict[str, list[list[int]]]) -> torch.Tensor:
-    """[B, 4]: the plain model once for each label's top."""
+    """[B, 4], or with those of branches [1 + S, B, 4]: the plain model once for each label's top."""
     each = []
     for number in range(len(LABELS)):
         plain.over_arch = f"over_arch/{number}"
-        each.append(plain(rows, ids))
-    return torch.stack(each, dim=1)
+        each.append(plain(rows, ids).t())
+    return torch.stack(each, dim=-1)
 
 
 def plain_run(case: tuple[str, ...]) -> tuple[list[float], PlainModel]:
@@ -218,7 +256,8 @@ def plain_run(case: tuple[str, ...]) -> tuple[list[float], PlainModel]:
         rows, ids, labels = draw(step, ROWS)
         plain.zero_grad(set_to_none=False)
         logits = logits_by_hand(plain, rows, ids)
-        loss = by_hand(logits, labels, draw_others(step), draw_weights(step), SHARE)
+        taught = labels, draw_others(step), draw_weights(step), SHARE
+        loss = with_branches_by_hand(config.model.kind, logits, *taught)
         loss.backward()
         for lr, optimizer in sparse:
             optimizer.lr = lr

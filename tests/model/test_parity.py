@@ -27,8 +27,49 @@ MODELS = {
         "model.projection_branch1=[16,3]",
         "model.projection_branch2=[16,2]",
     ],
+    "gdcn": ["model=gdcn", "model.bottom_mlp=[]", "model.top_mlp=[16]", "model.dcn_num_layers=2"],
+    "gdcn_parallel": [
+        "model=gdcn_parallel",
+        "model.bottom_mlp=[]",
+        "model.top_mlp=[16]",
+        "model.dcn_num_layers=2",
+    ],
+    "finalnet": [
+        "model=finalnet",
+        "model.bottom_mlp=[]",
+        "model.top_mlp=[16,8]",
+        "model.finalnet_mlp2=[12]",
+        "model.dropout=0",
+    ],
+    "dcnv3": [
+        "model=dcnv3",
+        "model.bottom_mlp=[]",
+        "model.top_mlp=[]",
+        "model.dcn_num_layers=2",
+        "model.dcnv3_num_linear_layers=3",
+        "model.num_heads=2",
+        "model.batch_norm=true",
+        "model.dropout=0",
+        "model.dcnv3_linear_dropout=null",
+    ],
+    "qnn": [
+        "model=qnn",
+        "model.bottom_mlp=[]",
+        "model.top_mlp=[]",
+        "model.dcn_num_layers=2",
+        "model.qnn_num_rows=3",
+        "model.num_heads=2",
+        "model.dropout=0",
+    ],
 }
 CASES = [("dcn", "adagrad"), ("dcn_parallel", "adam"), ("projection", "sgd")]
+CASES += [
+    ("gdcn", "sgd"),
+    ("gdcn_parallel", "adam"),
+    ("finalnet", "adagrad"),
+    ("dcnv3", "sgd"),
+    ("qnn", "adam"),
+]
 CASES += [("dlrm", kind) for kind in SPARSE_OPTIMIZERS]
 
 

@@ -1,6 +1,8 @@
 """When runs evaluate and when they have trained enough."""
 
+import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -74,6 +76,50 @@ def test_patience_counts_evaluations_since_the_best(aucs: tuple[float, ...], end
     assert (reason is not None) == ends
     if reason:
         assert "evaluation.patience=2" in reason
+
+
+@pytest.mark.parametrize(("losses", "ends"), [((0.7, 0.71, 0.69), False), ((0.7, 0.71, 0.7), True)])
+def test_patience_follows_the_metric_that_decides(losses: tuple[float, ...], ends: bool) -> None:
+    """The lowest log loss is the best, whatever the AUC does."""
+    evals = [
+        Evaluation("val", 0, 0, {"auc": 0.5 - 0.1 * step, "logloss": loss})
+        for step, loss in enumerate(losses)
+    ]
+    reason = reason_to_stop(EvaluationConfig(patience=2, best="logloss"), evals)
+    assert (reason is not None) == ends
+    assert not ends or "log loss on val has not fallen below 0.70000" in str(reason)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"best": "ndcg@10"}, "is measured within groups of rows, and evaluation.group_by names none"),
+        ({"best": "ndcg@7", "group_by": "user"}, "because evaluation.ranking holds 5, 10"),
+        ({"best": "mrr@10", "group_by": "user"}, "must be one of auc, pr_auc, logloss"),
+        ({"best": "recall"}, "must be one of auc, pr_auc, logloss"),
+        ({"ranking": [5, 5]}, "evaluation.ranking names 5 twice"),
+        ({"ranking": [0]}, "at least 1"),
+    ],
+)
+def test_a_metric_that_is_not_measured_cannot_decide(settings: dict[str, Any], words: str) -> None:
+    found = "\n".join(map(str, EvaluationConfig(**settings).problems("evaluation.")))
+    assert words in found
+
+
+def test_evaluations_are_ordered_by_the_metric_that_decides() -> None:
+    """The log loss decides between those without the metric, and all of these come last."""
+    first, second, third = (
+        Evaluation("val", 0, step, metrics)
+        for step, metrics in enumerate(
+            [
+                {"auc": 0.8, "logloss": 0.3, "ndcg@10": 0.5},
+                {"auc": 0.7, "logloss": 0.2, "ndcg@10": 0.6},
+                {"auc": math.nan, "logloss": 0.1},
+            ]
+        )
+    )
+    for metric, best in (("auc", first), ("logloss", third), ("ndcg@10", second), ("pr_auc", third)):
+        assert Progress(evals=[first, second, third], best=metric).best_val() is best
 
 
 def test_two_rhythms_at_once_and_impossible_values_are_refused() -> None:

@@ -45,6 +45,7 @@ _CURES = Cures(
     "leave it out",
     "add the names above it",
     "a model of a dataset made with input.by_position=true",
+    "write them without quotes, as in the files of training",
 )
 NUMBER, KEPT = "number", "keep:"
 """The column with a row's place in its part (line or row, from 0); the prefix of columns kept from the input."""

@@ -122,7 +122,7 @@ def _columns_of(model: Scorer, manifest: Manifest, batch_size: int) -> _ScoreRow
     names = ["logit", *(f"{LOGIT_OF}{label}" for label in model.labels[1:])]
 
     def score_rows(rows: Rows) -> dict[str, pa.Array]:
-        logits = score(rows).reshape(len(rows), -1)
+        logits = score(rows).reshape(len(rows), len(names))  # also of no rows
         return {name: array_of(np.ascontiguousarray(logits[:, k])) for k, name in enumerate(names)}
 
     return score_rows

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,8 +28,8 @@ Scores = dict[str, list[float]]
 """A probability for every row of a request, by label; the main label comes first, and is alone if there is one."""
 Answer = Scores | RequestError
 """The scores of a request, or the reason why there are none."""
-ScoreRequests = Callable[[Sequence[list[Row]]], Awaitable[list[Answer]]]
-"""Scores several requests and returns an answer for each."""
+A = TypeVar("A")
+"""What a request is answered."""
 
 
 class ServedExport:
@@ -92,10 +92,10 @@ def open_served(path: Path) -> ServedExport:
 class _Waiting(NamedTuple):
     rows: list[Row]
     since: float
-    answer: "asyncio.Future[Scores]"
+    answer: "asyncio.Future[Any]"
 
 
-class Batcher:
+class Batcher(Generic[A]):
     """Collects requests into batches of up to ``max_rows`` rows for ``score``, while ``run`` runs.
 
     The first request of a batch waits at most ``max_wait`` seconds for others; a request with more rows is a batch by
@@ -104,7 +104,7 @@ class Batcher:
 
     def __init__(
         self,
-        score: ScoreRequests,
+        score: Callable[[Sequence[list[Row]]], Awaitable[Sequence[A | RequestError]]],
         *,
         max_rows: int,
         max_wait: float,
@@ -117,8 +117,8 @@ class Batcher:
         self._arrived = asyncio.Event()
         self.queued_rows = 0
 
-    async def score(self, rows: list[Row], timeout: float) -> Scores:
-        """The probabilities of each of ``rows``.
+    async def score(self, rows: list[Row], timeout: float) -> A:
+        """The answer to a request of ``rows``.
 
         Raises RequestError for bad rows, a full queue, and after ``timeout`` seconds.
         """
@@ -131,7 +131,8 @@ class Batcher:
         self.queued_rows += len(rows)
         self._arrived.set()
         try:
-            return await asyncio.wait_for(request.answer, timeout)
+            answer: A = await asyncio.wait_for(request.answer, timeout)
+            return answer
         except asyncio.TimeoutError:
             raise RequestError(
                 503, f"not scored within limits.seconds={timeout:g}: try later, or send fewer rows"
@@ -167,7 +168,7 @@ class Batcher:
 
     async def _answer(self, requests: list[_Waiting]) -> None:
         self._on_batch(sum(len(request.rows) for request in requests))
-        answers: Sequence[Answer | Exception]
+        answers: Sequence[A | Exception]
         try:
             answers = await self._score([request.rows for request in requests])
         except Exception as error:

@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow
 import torch
@@ -29,8 +30,9 @@ from starlette.routing import Route
 from dlrm_app.config.serve import ServeConfig
 from dlrm_app.encoding.value_shares import ValueWatch
 from dlrm_app.errors import DlrmError, Problem
+from dlrm_app.inference.serve.following import Follower, lower_priority
 from dlrm_app.inference.serve.request import RequestError, Row
-from dlrm_app.inference.serve.scoring import Answer, Batcher, ServedExport, open_served
+from dlrm_app.inference.serve.scoring import Batcher, Scores, ServedExport, open_served
 from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
@@ -50,14 +52,18 @@ def serve(config: ServeConfig, say: Say) -> None:
 
     ``say`` is called with an example of a request once the server listens.
     """
+    signal.signal(
+        signal.SIGHUP, lambda *_: None
+    )  # until the loop runs, which looks for another export at once
     listening = _listen(config.host, config.port)
     threads = config.threads or len(os.sched_getaffinity(0))
     pyarrow.set_cpu_count(threads)
     # OpenMP's number of threads is a setting of each thread, so the scoring thread sets it
     thread = ThreadPoolExecutor(1, initializer=partial(torch.set_num_threads, threads))
     export = thread.submit(open_served, Path(config.model)).result()
+    follower = Follower(Path(config.model).absolute(), export)
     settings = uvicorn.Config(
-        Server(export, thread, config).application(),
+        Server(follower, thread, config).application(),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -96,10 +102,10 @@ def _announce(host: str, port: int, export: ServedExport, say: Say) -> None:
 
 
 class Server:
-    """The HTTP endpoints; ``thread`` scores with ``export``."""
+    """The HTTP endpoints; ``thread`` scores with the export that ``follower`` serves."""
 
-    def __init__(self, export: ServedExport, thread: ThreadPoolExecutor, config: ServeConfig) -> None:
-        self._export = export
+    def __init__(self, follower: Follower, thread: ThreadPoolExecutor, config: ServeConfig) -> None:
+        self._follower, self._watch_seconds = follower, config.watch.seconds
         self._limits = config.limits
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
@@ -108,13 +114,17 @@ class Server:
             "dlrm_request_seconds", "Time to an answer", buckets=_SECONDS, registry=registry
         )
         rows = Histogram("dlrm_batch_rows", "Rows scored at once", buckets=_ROWS, registry=registry)
-        registry.register(_ValueMetrics(export.watch))
-        identity = Gauge("dlrm_export", "1 for the export that is served", ["identity"], registry=registry)
-        identity.labels(export.identity).set(1)
+        registry.register(_ServedMetrics(follower))
 
-        async def score(requests: Sequence[list[Row]]) -> list[Answer]:
-            return await asyncio.get_running_loop().run_in_executor(thread, export.score, requests)
+        async def score(requests: Sequence[list[Row]]) -> list[ScoredRequest | RequestError]:
+            serving = follower.serving  # a change in the meantime is for the next batch
+            answers = await asyncio.get_running_loop().run_in_executor(thread, serving.export.score, requests)
+            return [
+                each if isinstance(each, RequestError) else ScoredRequest(each, serving.name)
+                for each in answers
+            ]
 
+        self._batcher: Batcher[ScoredRequest]
         self._batcher = batcher = Batcher(
             score,
             max_rows=config.batch.rows,
@@ -135,12 +145,28 @@ class Server:
 
     @asynccontextmanager
     async def _running(self, _: Starlette) -> AsyncIterator[None]:
-        running = asyncio.create_task(self._batcher.run())
+        tasks = [asyncio.create_task(work) for work in (self._batcher.run(), self._follow())]
         try:
             yield
         finally:
-            running.cancel()
+            for task in tasks:
+                task.cancel()
+            self._follower.close()
             logger.info("stopped; all waiting requests were answered")
+
+    async def _follow(self) -> None:
+        """Looks for another export every ``watch.seconds``, and whenever SIGHUP comes."""
+        loop, wanted = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_signal_handler(signal.SIGHUP, wanted.set)
+        with ThreadPoolExecutor(1, "follower", _be_modest) as thread:
+            while True:
+                wanted.clear()
+                try:
+                    await loop.run_in_executor(thread, self._follower.look)
+                except Exception:
+                    logger.exception("looking for another export failed")
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(wanted.wait(), self._watch_seconds)
 
     async def _answer(self, request: Request) -> Response:
         started = time.monotonic()
@@ -166,9 +192,11 @@ class Server:
             raise RequestError(408, f"the body did not come within limits.seconds={seconds:g}") from None
         except ClientDisconnect:  # for the metrics; nobody reads the answer
             raise RequestError(400, "the client left before the body was whole") from None
-        rows = self._export.requests.read(body, self._limits.rows)
-        main, *others = (await self._batcher.score(rows, seconds)).items()
-        return _json(200, {"scores": main[1], **({"labels": dict(others)} if others else {})})
+        rows = self._follower.serving.export.requests.read(body, self._limits.rows)
+        found = await self._batcher.score(rows, seconds)
+        main, *others = found.scores.items()
+        answer: dict[str, object] = {"scores": main[1], **({"labels": dict(others)} if others else {})}
+        return _json(200, answer, {"x-model": found.model})
 
     async def _body(self, request: Request) -> bytes:
         limit, body = self._limits.body_kib << 10, bytearray()
@@ -179,9 +207,12 @@ class Server:
         return bytes(body)
 
     async def _health(self, _: Request) -> Response:
-        record = self._export.model.record
-        served = {"export": self._export.identity, "checkpoint": record.checkpoint, "step": record.step}
-        return _json(200, served)
+        serving = self._follower.serving
+        record = serving.export.model.record
+        served = {"export": serving.export.identity, "checkpoint": record.checkpoint, "step": record.step}
+        served |= {"name": serving.name, "since": round(serving.since, 3)}
+        changes = {"changes": serving.changes, "failures": serving.failures, "failure": serving.failure}
+        return _json(200, served | changes)
 
     async def _ready(self, _: Request) -> Response:
         is_ready = self._batcher.queued_rows < self._limits.queued_rows
@@ -191,26 +222,52 @@ class Server:
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
 
 
-class _ValueMetrics(Collector):
-    """Metrics of the values in requests, by column; ``watch`` has counted them."""
+class ScoredRequest(NamedTuple):
+    """The scores of a request, and the name of the export that gave them."""
 
-    def __init__(self, watch: ValueWatch) -> None:
-        self._watch = watch
+    scores: Scores
+    model: str
+
+
+class _ServedMetrics(Collector):
+    """Metrics of the export that is served, and of the values in requests since then, by column."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
 
     def collect(self) -> Iterator[Metric]:
-        values = CounterMetricFamily("dlrm_values", "Values that are not missing", labels=["column"])
-        missing = CounterMetricFamily("dlrm_missing", "Rows without a value", labels=["column"])
-        unseen = CounterMetricFamily("dlrm_unseen", "Values that training has not seen", labels=["column"])
-        usual = GaugeMetricFamily("dlrm_usual_unseen", "Their usual share", labels=["column"])
-        for name, counts in self._watch.counter.counts().items():
-            values.add_metric([name], counts.values)
-            missing.add_metric([name], counts.missing)
-            unseen.add_metric([name], counts.unseen)
-            if (share := self._watch.usual.get(name, counts).unseen_share) is not None:
-                usual.add_metric([name], share)
-        yield from (values, missing, unseen, usual)
+        serving = self._follower.serving
+        export = GaugeMetricFamily(
+            "dlrm_export", "1 for the export that is served", labels=["identity", "name"]
+        )
+        export.add_metric([serving.export.identity, serving.name], 1)
+        since = GaugeMetricFamily("dlrm_export_since_seconds", "When it took over, since 1970", serving.since)
+        changes = CounterMetricFamily("dlrm_export_changes", "Exports that took over", serving.changes)
+        failures = CounterMetricFamily("dlrm_export_failures", "Exports that could not", serving.failures)
+        yield from (export, since, changes, failures)
+        yield from _value_metrics(serving.export.watch)
 
 
-def _json(status: int, value: dict[str, object]) -> Response:
-    headers = {"retry-after": "1"} if status == 503 else None
+def _value_metrics(watch: ValueWatch) -> Iterator[Metric]:
+    values = CounterMetricFamily("dlrm_values", "Values that are not missing", labels=["column"])
+    missing = CounterMetricFamily("dlrm_missing", "Rows without a value", labels=["column"])
+    unseen = CounterMetricFamily("dlrm_unseen", "Values that training has not seen", labels=["column"])
+    usual = GaugeMetricFamily("dlrm_usual_unseen", "Their usual share", labels=["column"])
+    for name, counts in watch.counter.counts().items():
+        values.add_metric([name], counts.values)
+        missing.add_metric([name], counts.missing)
+        unseen.add_metric([name], counts.unseen)
+        if (share := watch.usual.get(name, counts).unseen_share) is not None:
+            usual.add_metric([name], share)
+    yield from (values, missing, unseen, usual)
+
+
+def _be_modest() -> None:
+    """Opening an export leaves the cores to requests."""
+    torch.set_num_threads(1)
+    lower_priority()
+
+
+def _json(status: int, value: dict[str, object], more: dict[str, str] | None = None) -> Response:
+    headers = {**(more or {}), **({"retry-after": "1"} if status == 503 else {})}
     return Response(json_text(value), status, headers, _JSON)

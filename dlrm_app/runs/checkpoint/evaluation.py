@@ -1,10 +1,10 @@
 """The record of an evaluation, as a run and its checkpoints keep it: metrics and a verdict with likely causes."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dlrm_app.config.metrics import merit
 from dlrm_app.records import Json, Number
 from dlrm_app.text import bullets
 
@@ -83,14 +83,9 @@ class Evaluation:
         main = {} if self.judgement is None else {"": self.judgement}
         return {**main, **self.judgements}
 
-    @property
-    def merit(self) -> tuple[float, float]:
-        """Orders evaluations of one split: the AUC, or the log loss if labels of one class leave no AUC."""
-        auc = self.metrics["auc"]
-        if not math.isnan(auc):
-            return auc, 0.0
-        loss = self.metrics.get("logloss", math.nan)
-        return -1.0, -math.inf if math.isnan(loss) else -loss
+    def merit(self, metric: str) -> tuple[float, float]:
+        """Orders evaluations of one split by ``metric``, as ``config.metrics.merit`` does."""
+        return merit(metric, self.metrics)
 
     def to_json(self) -> Json:
         """A flat dict: metrics and step have the same level."""

@@ -49,11 +49,10 @@ class Marker:
     format: str = field(default="dlrm-checkpoint", metadata=ALWAYS)
     version: int = field(default=1, metadata=ALWAYS)
 
-    @property
-    def val_merit(self) -> tuple[float, float] | None:
-        """The ``merit`` on val of these weights; None unless they were evaluated before the save."""
+    def val_merit(self, metric: str) -> tuple[float, float] | None:
+        """The merit of these weights on val, by ``metric``; None unless they were evaluated before the save."""
         step = self.progress.step
-        merits = [e.merit for e in self.progress.evals if e.split == "val" and e.step == step]
+        merits = [e.merit(metric) for e in self.progress.evals if e.split == "val" and e.step == step]
         return merits[-1] if merits and math.isfinite(merits[-1][1]) else None
 
 

@@ -139,8 +139,13 @@ def refuse_no_checkpoint(path: Path) -> None:
 
 
 def best_first(checkpoints: list[Path]) -> list[Path]:
-    """The ``checkpoints`` that were evaluated on val, the best first. ``checkpoints``: the newest first."""
-    merits = {path: merit for path in checkpoints if (merit := read_marker(path).val_merit) is not None}
+    """The ``checkpoints`` that were evaluated on val, the best first. ``checkpoints``: the newest first, whose metric
+    (evaluation.best) decides.
+    """
+    markers = {path: read_marker(path) for path in checkpoints}
+    metric = next((marker.progress.best for marker in markers.values()), "")
+    found = {path: marker.val_merit(metric) for path, marker in markers.items()}
+    merits = {path: merit for path, merit in found.items() if merit is not None}
     return sorted(merits, key=lambda path: merits[path], reverse=True)
 
 

@@ -8,7 +8,10 @@ from dlrm_app.runs.checkpoint.evaluation import Evaluation, Judgement
 
 @dataclass
 class Progress:
-    """Epochs done, batches done in the current epoch, and steps and samples in all."""
+    """Epochs done, batches done in the current epoch, and steps and samples in all.
+
+    best: the name of the metric that says which evaluation is the best.
+    """
 
     epoch: int = 0
     batch: int = 0
@@ -20,6 +23,7 @@ class Progress:
     evals: list[Evaluation] = field(default_factory=list)
     earlier_updates: int = field(default=0, metadata=IF_SET)
     """Steps that the optimizers had already counted when the run took over weights and states of another run."""
+    best: str = "auc"
     untaught: dict[str, str] = field(default_factory=dict, metadata=IF_SET)
     """Label → the reason why neither this run nor one whose weights it took over could learn it."""
 
@@ -43,13 +47,13 @@ class Progress:
         return any(each.split == split and each.step == self.step for each in self.evals)
 
     def best_val(self) -> Evaluation | None:
-        """The best evaluation on val so far, by ``merit``."""
+        """The best evaluation on val so far, by ``best``."""
         val = [each for each in self.evals if each.split == "val"]
-        return max(val, key=lambda each: each.merit, default=None)
+        return max(val, key=lambda each: each.merit(self.best), default=None)
 
-    def val_aucs(self, before: int) -> list[float]:
-        """The AUCs of the evaluations on val before step number ``before``."""
-        return [each.merit[0] for each in self.evals if each.split == "val" and each.step < before]
+    def val_merits(self, before: int) -> list[float]:
+        """The metric that decides, higher is better, of the evaluations on val before step number ``before``."""
+        return [each.merit(self.best)[0] for each in self.evals if each.split == "val" and each.step < before]
 
     @property
     def judgements(self) -> dict[str, Judgement]:

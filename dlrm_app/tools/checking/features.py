@@ -144,7 +144,7 @@ def _in_brackets(column: SampledColumn, brackets: str, taken: str) -> Proposed |
     form = ListForm(separator, brackets)
     elements = {item for text in column.counts for item in elements_of(text, form)} - {""}
     weights = weight_mark(elements) if brackets != "{}" else None
-    elements = {item.partition(":")[0] for item in elements} if weights else elements
+    elements = {item.partition(weights)[0] for item in elements} if weights else elements
     if not all_fit(WHOLE, elements) and all_fit(FLOAT, elements):
         return _numbers_of_a_model(column.name)
     if brackets != "[]" and not (all_fit(WHOLE, elements) or 2 * len(elements) <= len(column.counts)):

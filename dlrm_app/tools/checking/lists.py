@@ -13,10 +13,10 @@ from dlrm_app.tools.checking.sample import SampledColumn
 from dlrm_app.tools.checking.text_form import FLOAT, all_fit
 
 WHOLE = r"[+-]?\d{1,18}"
-_SEPARATORS = "|;, "
+_SEPARATORS = "\x02|;, "  # Hive's first
 _LIST_SHARE = 0.05
 """Values are read as lists if at least this share of them has a separator."""
-_WEIGHTED = rf"([^:]+):({FLOAT})"
+_WEIGHTED = rf"([^{{0}}]+){{0}}({FLOAT})"
 _ROWS, _FILLED, _ENDS = 0.5, 0.05, 0.95
 """Lists are filled up if this share of them has one length, this share ends (or begins) with one value at least twice,
 and this share of its occurrences lies there.
@@ -89,15 +89,17 @@ def find_separator(column: SampledColumn, taken: str) -> tuple[ListForm, set[str
 
 
 def weight_mark(elements: Iterable[str]) -> str | None:
-    """``:`` if each element ends with it and a number: a weight, not an id of a few kinds."""
-    pairs = [re.fullmatch(_WEIGHTED, element, re.ASCII) for element in elements]
+    """``:``, or Hive's mark, if each element ends with it and a number: a weight, not an id of a few kinds."""
+    found = re.search(r"[:\x03]", next(iter(elements := [*elements]), ""))
+    mark = found[0] if found else ""
+    pairs = [re.fullmatch(_WEIGHTED.format(mark), element, re.ASCII) for element in elements] if mark else []
     if not pairs or None in pairs:
         return None
     names, weights = ({pair[group] for pair in pairs if pair} for group in (1, 2))
     is_weight = all(float(weight) >= 0 for weight in weights) and (
         any("." in weight for weight in weights) or len(names) > len(weights)
     )
-    return ":" if is_weight else None
+    return mark if is_weight else None
 
 
 def padding_of(rows: ListRows) -> str | None:

@@ -11,9 +11,11 @@ from dlrm_app.files import output_problems, write_text
 from dlrm_app.logs.sources.find_sources import find_files
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import text_table
+from dlrm_app.text import percent
 from dlrm_app.tools.checking.description import Proposed, as_yaml
 from dlrm_app.tools.checking.propose import given_labels, propose, unusable
 from dlrm_app.tools.checking.sample import sample_rows
+from dlrm_app.tools.checking.trial import rejected_share
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ class Proposal(Result):
     ``given``: the files as they were named.
     ``name``: the name of the dataset.
     ``has_label``: True if the files have a label column.
+    ``rejected``: the share of its rows that it rejects.
     """
 
     yaml: str
@@ -35,6 +38,7 @@ class Proposal(Result):
     given: str | list[str]
     name: str
     has_label: bool
+    rejected: float = 0.0
 
     def paragraphs(self) -> Iterable[Paragraph]:
         yield self.yaml if self.path is None else f"wrote {self.path}"
@@ -59,11 +63,15 @@ def check_raw(given: str | list[str], output: str | None) -> Proposal:
     logger.info("\n".join(lines))
     refuse_if(_no_features(str(first), proposed))
     text = as_yaml(name, origin, proposed, sample, given_labels(sample, proposed))
+    rejected, rejects = rejected_share(sources[0], text)
+    if rejects:
+        logger.warning("%s of the rows of %s are rejected: %s", percent(rejected), first, rejects[0].reason)
     path = None if output is None else Path(output)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
-    return Proposal(text, path, given, name, any(each.role == "label" for each in proposed))
+    has_label = any(each.role == "label" for each in proposed)
+    return Proposal(text, path, given, name, has_label, rejected)
 
 
 def _no_features(path: str, proposed: Sequence[Proposed]) -> list[Problem]:

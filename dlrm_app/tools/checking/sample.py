@@ -32,7 +32,7 @@ _CERTAIN = ("null", "none", "n/a", "nan", "\\n")
 """
 _NO_MOMENT = r"0000-00-00([ T]00:00(:00(\.0+)?)?)?|[+-]?infinity"
 """Times that other programs write where none is known: MySQL, PostgreSQL."""
-MOMENT = r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
+MOMENT = r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|UTC|GMT|[+-]\d\d(:?\d\d)?))?)?"
 
 
 @dataclass

@@ -153,8 +153,7 @@ def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[
     """
     found, tables = [], dict[str, list[list[str]]]()
     for place, delimiter in enumerate(_DELIMITERS):
-        opening = re.compile(rf'(^|{re.escape(delimiter)})"')
-        quote = '"' if any(map(opening.search, lines)) else None
+        quote = _quote(lines, re.escape(delimiter))
         tables[delimiter] = rows = list(_fields(lines, delimiter, quote))
         if rows and len(rows[0]) > 1:
             share = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
@@ -170,6 +169,14 @@ def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[
         shown = ", ".join(map(repr, _DELIMITERS))
         raise ConfigError(Problem(path, f"has one column in its first line by any of the delimiters {shown}"))
     return max(found)[2:]
+
+
+def _quote(lines: Sequence[str], mark: str) -> str | None:
+    """The quote around fields; an apostrophe only where it closes a field that holds the delimiter."""
+    if any(map(re.compile(rf'(^|{mark})"').search, lines)):
+        return '"'
+    closed = re.compile(rf"(^|{mark})'[^']*{mark}[^']*'($|{mark})")
+    return "'" if sum(map(bool, map(closed.search, lines))) > len(lines) / 2 else None
 
 
 def _before_the_table(

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import PreprocessConfig
+from dlrm_app.config.days import described_log, tables_to_begin
 from dlrm_app.config.overrides import Settings
-from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import vectors_in
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.encoding.column_settings import new_columns, new_numbers
@@ -23,16 +21,16 @@ def refuse_new_columns(called: Mapping[str, Settings], parent: Manifest, model: 
 
     ``called``: command → the day's settings; ``parent``: the dataset whose columns the day keeps.
     """
-    preprocess = compose_config("preprocess", PreprocessConfig, called["preprocess"])
-    train = compose_config("train", TrainConfig, called["train"])
-    spec = read_spec(with_one_label(preprocess.dataset), parent.config.get("encoding", {}).get("crosses"))
+    tables_config, allow = tables_to_begin(called["train"])
+    crosses = parent.config.get("encoding", {}).get("crosses")
+    spec = read_spec(with_one_label(described_log(called["preprocess"])), crosses)
     ids = {column.name: column.num_embeddings for column in parent.sparse}
     ids |= dict.fromkeys(new_columns(parent, spec), 1)
-    tables = resolve_tables(train.tables, ids, vectors=vectors_in(parent))
+    tables = resolve_tables(tables_config, ids, vectors=vectors_in(parent))
     features = [feature for table in tables for feature in table.features]
     features += [column.name for column in spec.looked_up if column.name not in ids]
     features += [column.name for column in spec.vectors]
     dense = [*(column.name for column in parent.dense), *new_numbers(parent, spec)]
     previous, _ = read_previous(model)
-    if problems := column_problems(previous, features, dense, spec.labels, train.warm_start.allow):
+    if problems := column_problems(previous, features, dense, spec.labels, allow):
         raise ConfigError(*problems)

@@ -25,6 +25,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
 
 from dlrm_app.config.like_train import TuneConfig, TuneSettings
+from dlrm_app.config.metrics import metric_of
 from dlrm_app.config.overrides import Settings
 from dlrm_app.distributed.ranks import visible_gpus
 from dlrm_app.errors import DlrmError
@@ -97,22 +98,22 @@ def tune(config: TuneConfig, typed: Settings, train: Sequence[str] = TRAIN) -> S
     output = Path(str(config.output)).absolute()
     with explained_disk_errors(output, "then type the same command again"):
         (output / TRIALS).mkdir(parents=True, exist_ok=True)
-        study = open_study(output, config.tune)
+        study = open_study(output, config.tune, config.metric)
         common = common_settings(config, typed)
-        write_study_settings(output, config.tune.metric, common)
+        write_study_settings(output, config.metric, common)
         refuse_other_space(study, output, config.tune.space)
         track_study(output, config.logging.all_trackers, common)
         _Trials(study, output, config, common, train).run()
         trials = ranked(study)
         is_done = bool(trials) and trials[0].state == TrialState.COMPLETE
         command = final_command(common, trials[0].params) if is_done else None
-        return Study(output, config.tune.metric, tuple(trials), command)
+        return Study(output, config.metric, tuple(trials), command)
 
 
-def open_study(output: Path, settings: TuneSettings) -> optuna.Study:
-    """Opens the study in ``output``, new or existing."""
+def open_study(output: Path, settings: TuneSettings, metric: str) -> optuna.Study:
+    """Opens the study in ``output``, new or existing, which compares trials by ``metric``."""
     _cut_half_line(output / JOURNAL)
-    study = load_study(output, "maximize" if settings.metric == "auc" else "minimize")
+    study = load_study(output, "maximize" if _rises(metric) else "minimize")
     median = optuna.pruners.MedianPruner(n_startup_trials=settings.startup_trials)
     study.pruner = median if settings.prune else optuna.pruners.NopPruner()
     # processes that join later need another seed, or all would draw the same values
@@ -283,7 +284,7 @@ class _Trials:
 
     def _run(self, trial: optuna.Trial, gpu: str | None) -> None:
         """Trains, and tells Optuna how the trial ends. A trial that is interrupted stays open, to be continued."""
-        metric, drawn = self.config.tune.metric, drawn_settings(trial.params)
+        metric, drawn = self.config.metric, drawn_settings(trial.params)
         logger.info("trial %d: %s", trial.number, " ".join(words_of(drawn)))
         settings = {**self.common, **drawn}
         folder = self.output / trial.user_attrs[FOLDER]
@@ -314,4 +315,9 @@ def _best(values: Sequence[float], metric: str) -> float:
     defined = [value for value in values if not math.isnan(value)]
     if not defined:
         raise TrialError(f"its {metric} is undefined" if values else "it was never evaluated")
-    return max(defined) if metric == "auc" else min(defined)
+    return max(defined) if _rises(metric) else min(defined)
+
+
+def _rises(metric: str) -> bool:
+    known = metric_of(metric)
+    return known is None or known.rises

@@ -75,11 +75,13 @@ class Client:
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        self.model = ""
+        """The name of the export that gave the last answer."""
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
         self._connection.request(method, path, body, {**JSON, **headers})
         response = self._connection.getresponse()
-        text = response.read()
+        text, self.model = response.read(), response.getheader("x-model", "")
         return response.status, text.decode() if path == "/metrics" else json.loads(text)
 
     def score(self, rows: list[Any]) -> tuple[int, Any]:

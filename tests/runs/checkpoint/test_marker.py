@@ -39,6 +39,7 @@ def marker_value() -> dict[str, Any]:
             "samples": 20_480,
             "train_seconds": 1.5,
             "train_loss": [0.53],
+            "best": "auc",
             "evals": [val, {**val, "epoch": 1, "step": 40, "auc": 0.75}],
         },
         "meter": {
@@ -74,7 +75,7 @@ def test_a_marker_is_written_again_as_it_was_read(tmp_path: Path) -> None:
     assert marker.progress.evals[0] == Evaluation(
         "val", 0, 31, {"auc": 0.74, "logloss": 0.5, "num_samples": 900}
     )
-    assert marker.val_merit == (0.75, 0.0)
+    assert marker.val_merit("auc") == (0.75, 0.0)
     assert marker.meter == LossSums([0.25, 0.5], 2, 3.5, 7, [[9.0, 1.0, 6.0, 2.0]] * 2)
     assert marker.files["index.json"] == (5280, "sha256:0a")
     write_marker(tmp_path, marker)

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from dlrm_app.api.command import Call
+from dlrm_app.cli.next_lines import next_lines
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.tools.checking.raw_logs import check_raw
 from tests.preprocessing.running import AUTO, run
@@ -90,6 +92,18 @@ COLUMNS: dict[str, tuple[str, Callable[[Draw], Any], Entry, str]] = {
         "tags",
         lambda d: ";".join(f"{item}:{1 + d.randrange(9)}" for item in {*some(d)}),
         {"role": "sparse", "kind": "integer", "separator": ";", "weights": ":"},
+        "list",
+    ),
+    "hive_lists": (
+        "seen",
+        lambda d: "\x02".join(map(str, some(d))),
+        {"role": "sparse", "kind": "integer", "separator": "\x02"},
+        "list",
+    ),
+    "hive_maps": (
+        "tags",
+        lambda d: "\x02".join(f"t{item}\x03{d.random():.2f}" for item in {*some(d)}),
+        {**SPARSE_TEXT, "separator": "\x02", "weights": "\x03"},
         "list",
     ),
     "named_ids": (
@@ -233,6 +247,12 @@ COLUMNS: dict[str, tuple[str, Callable[[Draw], Any], Entry, str]] = {
     "milliseconds": ("at", lambda d: SECONDS * 1000 + d.randrange(10**9), TIME("milliseconds"), "guess"),
     "microseconds": ("at", lambda d: SECONDS * 10**6 + d.randrange(10**12), TIME("microseconds"), "guess"),
     "nanoseconds": ("at", lambda d: SECONDS * 10**9 + d.randrange(10**15), TIME("nanoseconds"), "guess"),
+    "bigquery_times": (
+        "at",
+        lambda d: f"2026-01-{1 + d.randrange(28):02d} 05:{d.randrange(60):02d}:00.25 UTC",
+        TIME("iso"),
+        "guess",
+    ),
     "no_date": (
         "at",
         lambda d: (
@@ -334,6 +354,38 @@ def test_the_proposal_trains_as_it_stands(form: str) -> None:
         *AUTO,
     )
     assert train_here(Path("run"), "data.path=out").best_val_auc
+
+
+def test_rows_that_a_proposal_rejects_are_allowed_by_the_next_command_or_nothing_is_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Empty rows at the end, as of Excel; and a label that is empty where there was no click."""
+    rows = [f"{row % 2},{row % 7}" for row in range(1000)]
+    Path("few.csv").write_text("\n".join(["click,shop", *rows, ",", ",", ""]))
+    found = check_raw("few.csv", "few.yaml")
+    assert found.rejected == 2 / 1002
+    assert "0.20% of the rows of few.csv are rejected: click is '', must be 0 or 1" in caplog.text
+    (_, line) = next_lines("check", found, Call())
+    assert "rejects.max_fraction=0.004" in line
+    shares = [f"rejects.max_fraction={2 * found.rejected:.2g}", *AUTO]
+    assert run(Path("out"), "dataset=few.yaml", "input.train=few.csv", *shares).splits["train"].rows == 1000
+    Path("many.csv").write_text(
+        "\n".join(["click,shop", *(f"{row % 2 or ''},{row % 7}" for row in range(1000)), ""])
+    )
+    rule = "has values that a description of its columns rejects, in 50% of its rows"
+    with refused(DataError, "many.csv", rule, "correct them, and check again"):
+        check_raw("many.csv", "many.yaml")
+    assert not Path("many.yaml").exists()
+
+
+def test_apostrophes_around_fields_are_quotes() -> None:
+    Path("log.csv").write_text(
+        "click,size,shop\n" + "".join(f"{r % 2},'a,b{r % 7}',x{r % 9}\n" for r in range(90))
+    )
+    check_raw("log.csv", "log.yaml")
+    assert yaml.safe_load(Path("log.yaml").read_text())["quote"] == "'"
+    manifest = run(Path("out"), "dataset=log.yaml", "input.train=log.csv", "rejects.max_fraction=0", *AUTO)
+    assert manifest.splits["train"].rows == 90
 
 
 HEAD = "click,shop,price,seen\n"

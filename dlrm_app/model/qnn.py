@@ -1,0 +1,93 @@
+"""QNN-α: quadratic layers, each the products of all values with sums of ReLUs, which learn from their own ensemble
+(Li et al. 2025, "Revisiting Feature Interactions from the Perspective of Quadratic Neural Networks for Click-through
+Rate Prediction", arXiv:2505.17999).
+
+As FuxiCTR's QNN_alpha. Shapes: B batch rows, F features, the dense ones too, D the tables' width, W = F · D, H heads, R
+rows of the Khatri-Rao product, P passes: 2 in training with dropout, otherwise 1.
+"""
+
+import torch
+from torch import nn
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from dlrm_app.config.train import ModelConfig
+from dlrm_app.model.ensemble import logit_of_mean
+from dlrm_app.model.feature_vectors import VectorModel, draw_xavier
+from dlrm_app.model.regularization import SyncedBatchNorm
+
+
+class QuadraticLayer(nn.Module):
+    """[B, W] x → [B, W]: x by heads times the sum over R of ReLUs of linear layers, plus x.
+
+    With several heads the products stand head by head and x feature by feature, as in the authors' code.
+    """
+
+    def __init__(self, num_features: int, dim: int, config: ModelConfig) -> None:
+        super().__init__()
+        self._num_features, self._num_heads = num_features, config.num_heads or 1
+        width, self._num_rows = num_features * dim, config.qnn_num_rows or 1
+        self.linear = nn.Linear(width, width * self._num_rows)
+        self.norm = SyncedBatchNorm(width * self._num_rows) if config.batch_norm else nn.Identity()
+        self.inner_dropout, self.dropout = nn.Dropout(config.dropout), nn.Dropout(config.dropout)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        hidden = self.inner_dropout(torch.relu(self.norm(self.linear(values))))
+        factors = torch.unflatten(hidden, 1, (self._num_heads, self._num_rows, -1)).sum(2).flatten(1)
+        return self.dropout(self._by_heads(values) * factors + values)
+
+    def _by_heads(self, values: torch.Tensor) -> torch.Tensor:
+        """[B, W] with the first share of every feature first, then the second ones."""
+        if self._num_heads == 1:
+            return values
+        shares = torch.unflatten(values, 1, (self._num_features, self._num_heads, -1))
+        return shares.transpose(1, 2).flatten(1)
+
+
+class QuadraticLayers(nn.Module):
+    """[B, W] → [B, P, W]: passes that differ in their dropout alone."""
+
+    def __init__(self, num_features: int, dim: int, config: ModelConfig) -> None:
+        super().__init__()
+        assert config.dcn_num_layers is not None
+        layers = [QuadraticLayer(num_features, dim, config) for _ in range(config.dcn_num_layers)]
+        self.layers = nn.Sequential(*layers)
+        self._passes = 2 if config.dropout else 1
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        passes = [self.layers(vectors) for _ in range(self._passes if self.training else 1)]
+        return torch.stack(passes, dim=1)
+
+
+class PassHead(nn.Module):
+    """[B, P, W] → logits: the score's and each pass's, [B, 1 + P], in training, [B, 1] in evaluation.
+
+    The score is the mean of the passes' probabilities.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(width, 1)
+
+    def forward(self, passes: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.last(passes).squeeze(2)  # [B, P]
+        if not self.training:
+            return logits
+        both = logits.expand(-1, 2)  # a single pass is taught twice, like two that are equal
+        return torch.cat([logit_of_mean(both.t()).unsqueeze(1), both], dim=1)
+
+
+class QuadraticModel(VectorModel):
+    """The model. Each of several labels has a last layer of its own."""
+
+    def __init__(self, bags: EmbeddingBagCollection, num_dense: int, config: ModelConfig) -> None:
+        super().__init__(bags, num_dense)
+        self.inter_arch = QuadraticLayers(self.num_vectors, self.dim, config)
+        self.over_arch = PassHead(self.width)
+        draw_xavier(self.inter_arch)
+        draw_xavier(self.over_arch)
+
+
+def build(
+    config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, bottom: list[int], top: list[int]
+) -> nn.Module:
+    return QuadraticModel(bags, num_dense, config)

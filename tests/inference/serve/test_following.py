@@ -1,0 +1,221 @@
+"""A server follows the link of its export: another one takes over between two batches, or the old one goes on."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlrm_app.checksums import checksum
+from dlrm_app.inference.record import RECORD, read_delta
+from dlrm_app.inference.serve.following import Follower
+from dlrm_app.inference.serve.scoring import open_served
+from tests.commands import MadeOnce, command, wait_until
+from tests.inference.conftest import LEARNS, export_here
+from tests.inference.serve.test_server import Client, json_rows
+from tests.small_run import train_here
+
+
+@pytest.fixture(scope="session")
+def other_shop(shop: Path, made_once: MadeOnce) -> Path:
+    """A folder with the ``export`` of a model of the same data with other weights, its delta, and one of other columns."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        train_here(folder / "run", f"data.path={shop}/dataset", "trainer.seed=1", *LEARNS)
+        words = [f"checkpoint={folder}/run", "format=torchscript"]
+        export_here(*words, f"output={folder}/export")
+        export_here(*words, f"since={shop}/export", f"output={folder}/delta")
+
+    return made_once("other_shop", make)
+
+
+def move(link: Path, target: Path) -> None:
+    """As dlrm-days does, in one step."""
+    temporary = link.with_suffix(".partial")
+    temporary.symlink_to(target)
+    temporary.replace(link)
+
+
+@pytest.fixture
+def link(tmp_path: Path, shop: Path) -> Path:
+    path = tmp_path / "published"
+    move(path, shop)
+    return path
+
+
+@pytest.fixture
+def follower(link: Path) -> Iterator[Follower]:
+    made = Follower(link / "export", open_served(link / "export"))
+    yield made
+    made.close()
+
+
+def test_a_moved_link_is_followed(follower: Follower, link: Path, shop: Path, other_shop: Path) -> None:
+    """Once, with the scores of the export that it leads to."""
+    assert not follower.look()
+    move(link, other_shop)
+    assert follower.look()
+    assert not follower.look()
+    serving = follower.serving
+    assert (serving.folder, serving.changes, serving.failures) == (other_shop / "export", 1, 0)
+    assert serving.name == f"{other_shop.name}/export {serving.export.identity}"
+    rows = [json_rows()[:20]]
+    assert serving.export.score(rows) == open_served(other_shop / "export").score(rows)
+    assert serving.export.score(rows) != open_served(shop / "export").score(rows)
+
+
+def test_a_delta_of_the_served_export_takes_over(follower: Follower, link: Path, other_shop: Path) -> None:
+    """It gives the scores of the whole export; its temporary folder is deleted when another one takes over."""
+    rows, whole = [json_rows()[:20]], open_served(other_shop / "export")
+    link.unlink()
+    link.mkdir()
+    (link / "export").symlink_to(other_shop / "delta")
+    assert follower.look()
+    assert not follower.look()
+    serving = follower.serving
+    assert read_delta(other_shop / "delta").result.startswith(f"sha256:{serving.export.identity}")
+    assert serving.export.score(rows) == whole.score(rows)
+    rebuilt = serving.export.model.folder
+    assert rebuilt.is_dir()
+    follower.close()
+    assert not rebuilt.exists()
+
+
+def damage(export: Path) -> None:
+    file = next(path for path in sorted(export.rglob("*")) if path.is_file() and path.name != RECORD)
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+
+def change_columns(export: Path) -> None:
+    """Another description of the raw log, with checksums that fit."""
+    manifest = export / "encoding" / "manifest.json"
+    text = manifest.read_text()
+    assert '"price"' in text
+    values = json.loads(text)
+    values["config"]["dataset"]["columns"][3] = {"name": "visit", "role": "ignore"}
+    for column in values["config"]["dataset"]["columns"]:
+        if column["name"] == "price":
+            column["kind"] = "integer"
+    manifest.write_text(json.dumps(values))
+    record = json.loads((export / RECORD).read_text())
+    record["files"]["encoding/manifest.json"] = {
+        "bytes": manifest.stat().st_size,
+        "checksum": checksum(manifest),
+    }
+    (export / RECORD).write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (damage, "checksum"),
+        (lambda export: (export / RECORD).unlink(), "holds no export"),
+        (change_columns, "has other columns or labels than the export that is served"),
+        (shutil.rmtree, "holds no export"),
+    ],
+)
+def test_what_cannot_be_served_leaves_the_old_one(
+    follower: Follower, link: Path, tmp_path: Path, other_shop: Path, harm: Any, reason: str
+) -> None:
+    """It is counted once, and looked at again when its files change, as when a copy is finished."""
+    copy = tmp_path / "day"
+    shutil.copytree(other_shop / "export", copy / "export")
+    harm(copy / "export")
+    before = follower.serving.export
+    move(link, copy)
+    for _ in range(2):
+        assert not follower.look()
+    serving = follower.serving
+    assert serving.export is before
+    assert (serving.changes, serving.failures) == (0, 1)
+    assert serving.failure is not None
+    assert reason in serving.failure
+    shutil.rmtree(copy / "export", ignore_errors=True)
+    shutil.copytree(other_shop / "export", copy / "export")
+    assert follower.look()
+    assert (follower.serving.changes, follower.serving.failures, follower.serving.failure) == (1, 1, None)
+
+
+def test_an_export_larger_than_the_memory_is_not_opened(
+    follower: Follower, link: Path, other_shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlrm_app.inference.serve.following.available_memory", lambda: 1000)
+    move(link, other_shop)
+    assert not follower.look()
+    assert "of memory beside the one that is served, 1 kB are free" in str(follower.serving.failure)
+
+
+def test_the_served_export_may_be_deleted(
+    follower: Follower, link: Path, tmp_path: Path, other_shop: Path
+) -> None:
+    """Its files are in memory; without it the old one goes on."""
+    shutil.copytree(other_shop / "export", tmp_path / "day" / "export")
+    move(link, tmp_path / "day")
+    assert follower.look()
+    rows = [json_rows()[:20]]
+    scores = follower.serving.export.score(rows)
+    shutil.rmtree(tmp_path / "day")
+    assert not follower.look()
+    assert follower.serving.export.score(rows) == scores
+
+
+@pytest.mark.slow
+def test_no_request_fails_while_exports_take_turns(tmp_path: Path, shop: Path, other_shop: Path) -> None:
+    """Each answer is one export's, to the bit, and names it; SIGHUP makes the server look at once."""
+    link, rows = tmp_path / "published", json_rows()[:4]
+    move(link, shop)
+    known = {}
+    for folder in (shop, other_shop):
+        served = open_served(folder / "export")
+        (answer,) = served.score([rows])
+        assert isinstance(answer, dict)
+        known[f"{folder.name}/export {served.identity}"] = answer["click"]
+    outcomes: Counter[str] = Counter()
+    keys = [f"model={link}/export", "port=0", "threads=1", "watch.seconds=null"]
+    with subprocess.Popen(command("serve", *keys), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/score", process.stdout.readline())
+        assert found
+        port, is_over = int(found[1]), threading.Event()
+
+        def ask() -> None:
+            client = Client(port)
+            while not is_over.is_set():
+                status, answer = client.score(rows)
+                outcomes[
+                    client.model if status == 200 and answer["scores"] == known[client.model] else "wrong"
+                ] += 1
+
+        clients = [threading.Thread(target=ask) for _ in range(3)]
+        for client in clients:
+            client.start()
+        try:
+            for change in range(1, 5):
+                move(link, (shop, other_shop)[change % 2])
+                os.kill(process.pid, signal.SIGHUP)
+                wait_until(lambda change=change: health(port)["changes"] == change, 60, "a change")  # type: ignore[misc]
+                time.sleep(0.1)
+        finally:
+            is_over.set()
+            for client in clients:
+                client.join()
+        metrics = Client(port).ask("GET", "/metrics")[1]
+        process.terminate()
+        assert process.wait(30) == 0
+    assert set(outcomes) == set(known)
+    assert "dlrm_export_changes_total 4.0" in metrics
+    assert "dlrm_export_failures_total 0.0" in metrics
+
+
+def health(port: int) -> Any:
+    return Client(port).ask("GET", "/health")[1]
