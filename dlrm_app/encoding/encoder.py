@@ -9,20 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import (
-    VECTOR_TYPES,
     Bags,
-    pack_vectors,
     shard_schema,
     split_keys,
     time_keys,
-    word_type,
 )
 from dlrm_app.dataset.dictionary import Indexed, IndexedColumn, IndexedRows, Indexer, JaggedColumns
 from dlrm_app.dataset.manifest import TIME, DenseColumn, KeptColumn, SparseColumn
 from dlrm_app.dataset.vector_columns import VectorColumn
 from dlrm_app.encoding.dense import DenseTransforms, is_target, target_values
 from dlrm_app.encoding.sparse import RARE_ID, SparseEncoder, expand
-from dlrm_app.errors import DataError, Problem
+from dlrm_app.encoding.vectors import encode_vectors, look_up_vectors
 from dlrm_app.logs.raw_columns import RawColumns, RawList
 from dlrm_app.logs.spec import Spec, list_slots
 from dlrm_app.logs.strings import MISSING_KEY
@@ -105,9 +102,7 @@ class _ListEncoder:
 
 @dataclass(frozen=True)
 class _VectorEncoder:
-    """Encodes the values of the parser's column ``slot`` by the vocabulary of their vectors. A row without any vector
-    counts as missing.
-    """
+    """Encodes the parser's column ``slot`` by the vocabulary of vectors; rows without any count as missing."""
 
     slot: int
     is_list: bool
@@ -115,14 +110,7 @@ class _VectorEncoder:
     feature: None = None
 
     def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
-        ends, keys = np.arange(len(raw.labels) + 1), raw.keys[self.slot] if not self.is_list else None
-        if keys is None:
-            ends, list_keys, _ = raw.lists[self.slot]
-            keys = list_keys[: ends[-1]]
-        ids = self.ids.apply(JaggedColumns.joined([keys])).ids
-        with_vectors = np.concatenate([[0], np.cumsum(ids > RARE_ID)])[ends]
-        num_missing = int((with_vectors[1:] == with_vectors[:-1]).sum())
-        return EncodedColumn(_lists(ends, ids) if self.is_list else ids, num_missing)
+        return EncodedColumn(*look_up_vectors(raw, self.slot, self.is_list, self.ids))
 
 
 @dataclass(frozen=True)
@@ -190,8 +178,8 @@ class Encoder:
         self._weights = [weights.index(column.weights) for column in sparse if column.weights]
         """The numbers of the element weights that are stored, in the order of the sparse columns."""
         others = [column.name for column in spec.other_labels]
-        places_of_vectors = [column.name for column in spec.vectors]
-        self._vectors = [(places_of_vectors.index(column.name), column) for column in vectors]
+        by_row = [column.name for column in spec.vectors]
+        self._vectors = [(by_row.index(column.name), column) for column in vectors]
         self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, others, vectors)
 
     def encode(
@@ -215,7 +203,9 @@ class Encoder:
         labels += [np.where(np.isnan(each), np.nan, each).astype(np.float32) for each in raw.other_labels]
         labels += [raw.weights.astype(np.float32)] if self._weight else []
         weights = [_weight_lists(raw.element_weights[number]) for number in self._weights]
-        vectors = [_encode_vectors(raw.vectors[number], column) for number, column in self._vectors]
+        vectors = [
+            EncodedColumn(*encode_vectors(raw.vectors[number], column)) for number, column in self._vectors
+        ]
         kept = [
             part
             for is_time, slot in self._kept
@@ -322,21 +312,6 @@ def _cut(values: NDArray[S], lengths: NDArray[np.int64]) -> list[NDArray[S]]:
 def _weight_lists(lists: RawList) -> Bags:
     ends, keys, _ = lists
     return Bags(keys[: ends[-1]].view(np.float64).astype(np.float32), ends.astype(np.int32))
-
-
-def _encode_vectors(lists: RawList, column: VectorColumn) -> EncodedColumn:
-    """The vectors of rows, of zeros where they are missing. Raises DataError for numbers that shards cannot keep."""
-    ends, keys, _ = lists
-    present = ends[1:] > ends[:-1]
-    numbers = keys[: ends[-1]].view(np.float64).astype(np.float32).reshape(-1, column.size)
-    limit = np.finfo(VECTOR_TYPES[column.dtype]).max
-    if numbers.size and (largest := np.abs(numbers).max()) > limit:
-        rule = f"has the number {largest:.6g}, and {column.dtype} holds numbers up to {limit:.6g}"
-        raise DataError(Problem(f"column {column.name}", rule, "preprocess with vectors.dtype=fp32"))
-    words = np.zeros((len(present), column.num_words), word_type(column).to_pandas_dtype())
-    words[present] = pack_vectors(numbers, column)
-    ends = np.arange(len(present) + 1, dtype=np.int64) * column.num_words
-    return EncodedColumn(Bags(words.reshape(-1), ends.astype(np.int32)), int((~present).sum()))
 
 
 def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> Bags:

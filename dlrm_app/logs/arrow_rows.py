@@ -31,7 +31,7 @@ from dlrm_app.logs.arrow_numbers import (
     spread_distinct,
 )
 from dlrm_app.logs.arrow_texts import fill_spans, parse_keys, parse_numbers, shown_text, texts_of
-from dlrm_app.logs.codes import column_codes, kind_code
+from dlrm_app.logs.codes import column_codes, kind_code, vector_slots
 from dlrm_app.logs.fields import FIRST_TIME, LAST_TIME
 from dlrm_app.logs.null_words import null_lists, null_numbers, null_values, null_words_of, set_missing
 from dlrm_app.logs.parquet_columns import TEXTS
@@ -52,7 +52,6 @@ from dlrm_app.logs.spec import (
     LogColumn,
     Spec,
     list_slots,
-    vector_slots,
     weight_slots,
 )
 from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.logs import lines
-from dlrm_app.logs.codes import column_codes, kind_code
+from dlrm_app.logs.codes import column_codes, kind_code, sized_codes
 from dlrm_app.logs.null_words import null_values, null_words_of, set_missing
 from dlrm_app.logs.raw_columns import RawColumns, RawList, raw_columns
 from dlrm_app.logs.rejects import (
@@ -20,7 +20,7 @@ from dlrm_app.logs.rejects import (
 from dlrm_app.logs.sources.feeds import LineUnit
 from dlrm_app.logs.sources.text_units import MAX_LINE
 from dlrm_app.logs.sources.units import Block
-from dlrm_app.logs.spec import ELEMENT_WEIGHTS, VECTOR, Spec, list_slots, vector_slots, weight_slots
+from dlrm_app.logs.spec import Spec, list_slots
 from dlrm_app.logs.strings import MISSING_KEY, parse_string
 
 _SHOWN_BYTES = 60
@@ -100,16 +100,7 @@ class Parser:
             if len(nulls := null_values(kind_code(column), null_words_of(column, spec)))
         }
         self._num_dense = len(spec.extra_numbers) + len(spec.dense)
-        sized = [
-            (place, *weight_slots(spec)[column.name], 0)
-            for place, column in enumerate(spec.fields)
-            if column.role == ELEMENT_WEIGHTS
-        ] + [
-            (place, vector_slots(spec)[column.name], -1, column.size or 0)
-            for place, column in enumerate(spec.fields)
-            if column.role == VECTOR
-        ]
-        self._sized = np.array(sized, np.int64).reshape(-1, 4)
+        self._sized = sized_codes(spec)
         self._header = _header_keys(spec)
         self._one_hot = len(spec.sparse) - num_lists + len(spec.kept)
         self._lists = num_lists + len(spec.element_weights) + len(spec.vectors)

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.dictionary import JaggedColumns
+from dlrm_app.logs.codes import vector_slots
 from dlrm_app.logs.derived import derive
 from dlrm_app.logs.null_words import padding_key
-from dlrm_app.logs.spec import LogColumn, Spec, list_slots, vector_slots, weight_slots
+from dlrm_app.logs.spec import LogColumn, Spec, list_slots, weight_slots
 from dlrm_app.logs.strings import MISSING_KEY
 
 

@@ -288,10 +288,3 @@ def weight_slots(spec: Spec) -> dict[str, tuple[int, int]]:
         column.name: (slot, slots[column.weights_of or ""][1])
         for slot, column in enumerate(spec.element_weights, first)
     }
-
-
-def vector_slots(spec: Spec) -> dict[str, int]:
-    """Column of vectors → the number of its array in the parser, behind the lists and the weights."""
-    num_lists = sum(column.separator is not None for column in spec.sparse)
-    first = num_lists + len(spec.element_weights)
-    return {column.name: slot for slot, column in enumerate(spec.vectors, first)}
