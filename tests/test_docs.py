@@ -28,7 +28,7 @@ ELSEWHERE = ["how-to/install.md", "how-to/object-storage.md", "tutorial-historie
 """Pages whose commands other tests type: they need another machine or a store, or what they make is compared."""
 
 
-def names_in(path: Path) -> Iterator[str]:
+def run_ids_in(path: Path) -> Iterator[str]:
     """What a module defines: functions, classes, constants, and Class.method."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef):
@@ -73,7 +73,7 @@ def test_every_place_in_the_architecture_is_there() -> None:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     places = [(match["path"], match["name"]) for match in PLACE.finditer(text) if match["name"]]
     assert len(places) >= 30
-    assert [place for place in places if place[1] not in set(names_in(ROOT / place[0]))] == []
+    assert [place for place in places if place[1] not in set(run_ids_in(ROOT / place[0]))] == []
 
 
 def test_the_architecture_describes_every_folder() -> None:

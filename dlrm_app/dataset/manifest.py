@@ -2,7 +2,7 @@
 
     DATASET/manifest.json
     DATASET/train/part-00000.parquet  val/…  test/…
-    DATASET/vocab/<feature>.parquet  vocab/<feature>.waiting.parquet  target/<feature>.parquet
+    DATASET/vocab/<feature>.parquet  waiting/<feature>.parquet  target/<feature>.parquet
     DATASET/rejects.jsonl
 
 Columns in a shard: the label (uint8) unless ``manifest.label`` is None, the other labels (float32, NaN where a row

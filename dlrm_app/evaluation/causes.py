@@ -9,6 +9,8 @@ from dlrm_app.evaluation.measurements import (
     LEAST_MOVED,
     NORMAL_99,
     Evidence,
+    Leaks,
+    ListAndColumn,
     Measurements,
 )
 from dlrm_app.runs.checkpoint.evaluation import INVERTED, LEARNT, TOO_EARLY, TOO_GOOD, UNDECIDED, Cause
@@ -30,18 +32,14 @@ def strength(auc: float) -> float:
     return max(auc, 1 - auc)
 
 
-def leaks_text(leaks: Mapping[str, float]) -> str:
-    """The columns that rank rows alone, in words. ``leaks``: column → AUC."""
+def leaks_text(leaks: Leaks) -> str:
+    """The columns that rank rows alone, in words."""
     names = sorted(leaks, key=lambda name: -strength(leaks[name]))
     best = strength(leaks[names[0]])
-    return (
-        f"alone {listed(names)} {'ranks' if len(names) == 1 else 'rank'} train rows with an AUC of {best:.4f}"
-    )
+    return f"alone {listed([*map(str, names)])} {'ranks' if len(names) == 1 else 'rank'} train rows with an AUC of {best:.4f}"
 
 
-def likely_causes(
-    verdict: str, found: Measurements, evidence: Evidence, leaks: Mapping[str, float]
-) -> list[Cause]:
+def likely_causes(verdict: str, found: Measurements, evidence: Evidence, leaks: Leaks) -> list[Cause]:
     """The likely causes, the likeliest first: those that explain others come before them."""
     if verdict == UNDECIDED or (verdict == LEARNT and evidence.trained.is_early):
         return []
@@ -68,16 +66,14 @@ def likely_causes(
     return causes if smaller is None else [smaller]
 
 
-def _leak(evidence: Evidence, leaks: Mapping[str, float]) -> Cause:
+def _leak(evidence: Evidence, leaks: Leaks) -> Cause:
     if leaks:
         name = max(leaks, key=lambda name: strength(leaks[name]))
-        first, _, second = name.partition(" with ")
-        what = (
-            f"{first} holds {second} itself, written after the outcome"
-            if second
-            else f"{name} is known only afterwards"
-        )
-        cure = f"if {what}, give {first} role: ignore and preprocess again"
+        if isinstance(name, ListAndColumn):
+            column, what = name.items, f"{name.items} holds {name.column} itself, written after the outcome"
+        else:
+            column, what = name, f"{name} is known only afterwards"
+        cure = f"if {what}, give {column} role: ignore and preprocess again"
         return Cause("leaked column", leaks_text(leaks), cure)
     command = f"dlrm-check {setting('data.path', evidence.dataset)}"
     check = f"{command} counts rows of val and test that train has too"

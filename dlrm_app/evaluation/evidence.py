@@ -25,7 +25,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.column_auc import auc_of, auc_of_ids, auc_of_lists, auc_of_pair
 from dlrm_app.evaluation.evaluate import ForwardPasses
 from dlrm_app.evaluation.label_rows import LabelRows
-from dlrm_app.evaluation.measurements import Evidence, TrainedSoFar
+from dlrm_app.evaluation.measurements import Evidence, Leaks, ListAndColumn, TrainedSoFar
 from dlrm_app.kernels.dense_layers import LinearRelu
 from dlrm_app.loader.batch import EvalBatches
 from dlrm_app.loader.reader import SplitReader
@@ -52,8 +52,8 @@ def gather(
     runtime: Runtime,
     trained: TrainedSoFar,
 ) -> Evidence:
-    """Evidence about the model of ``passes`` and the ``rows`` of the label that it learnt and was judged on. Every rank
-    must call it.
+    """Collects evidence for why the model of ``passes`` scores as it does on one label's ``rows``. Every rank must call
+    it.
 
     ``batches``: of the split of ``rows``; the first is used.
     """
@@ -93,7 +93,7 @@ def _class_sums(manifest: Manifest, split: str, rows: LabelRows) -> tuple[float,
 
 def _look(
     manifest: Manifest, features: Sequence[str], label: LabelRows
-) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+) -> tuple[dict[str, float], Leaks, dict[str, float]]:
     """(size of each dense column, AUC of each column of the log alone, and of each list with the column whose values it
     shares, share of unknown lookups by feature), from samples of rows.
     """
@@ -106,7 +106,9 @@ def _look(
         name: _unknown(read[name].values, _ids(here, number).values, columns[name])
         for number, name in enumerate(features)
     }
-    aucs: dict[str, list[float]] = defaultdict(list)  # by column of the log, which others are made of
+    aucs: dict[str | ListAndColumn, list[float]] = defaultdict(
+        list
+    )  # by column of the log, which others are made of
     for chosen, labels in _outcomes(manifest, train, label):
         for number, column in enumerate(manifest.dense):
             aucs[column.transform.get("column", column.name)].append(auc_of(dense[chosen, number], labels))
@@ -119,7 +121,7 @@ def _look(
 
 def _list_aucs(
     manifest: Manifest, read: Mapping[str, Bags], chosen: NDArray[np.intp], labels: NDArray[np.bool_]
-) -> Iterator[tuple[str, float]]:
+) -> Iterator[tuple[str | ListAndColumn, float]]:
     """(column of the log, AUC) of each feature alone, and of each list with each column of one value a row whose values
     have the same ids. ``read``: feature → its ids.
     """
@@ -134,7 +136,7 @@ def _list_aucs(
         yield name, auc_of_lists(bags.values, bags.offsets, labels)
         for other, ids in singles.items():
             if (in_list := _ids_in(manifest, columns[other], columns[name])) is not None:
-                yield f"{name} with {other}", auc_of_pair(in_list[ids], bags.values, bags.offsets, labels)
+                yield ListAndColumn(name, other), auc_of_pair(in_list[ids], bags.values, bags.offsets, labels)
 
 
 def _ids_in(manifest: Manifest, column: SparseColumn, other: SparseColumn) -> NDArray[np.int64] | None:
@@ -168,8 +170,8 @@ def _some_of(bags: Bags, chosen: NDArray[np.intp]) -> Bags:
 def _outcomes(
     manifest: Manifest, parts: Sequence[Rows], label: LabelRows
 ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.bool_]]]:
-    """(rows, their labels): those that ``label`` is measured on; then, if it is given another label, those where that
-    one is 1, where a column may give away what it does not among all rows.
+    """Yields the label's rows and their labels; then, if it has a condition, only those where that holds, because some
+    leaks show only there.
     """
     numbers = np.concatenate([rows.supervision for rows in parts]).T[: max(1, len(manifest.labels))]
     values = label.outcomes(torch.from_numpy(np.ascontiguousarray(numbers)))[0].numpy()

@@ -3,10 +3,9 @@ causes are those of ``causes``. Pure functions; ``evidence`` measures what they 
 """
 
 import math
-from collections.abc import Mapping
 
 from dlrm_app.evaluation.causes import leaks_text, likely_causes, strength
-from dlrm_app.evaluation.measurements import FEW_STEPS, LEARNT_NE, NORMAL_99, Evidence, Measurements
+from dlrm_app.evaluation.measurements import FEW_STEPS, LEARNT_NE, NORMAL_99, Evidence, Leaks, Measurements
 from dlrm_app.runs.checkpoint.evaluation import (
     CONSTANT,
     DIVERGED,
@@ -93,7 +92,7 @@ def _verdict(found: Measurements) -> str:
     return CONSTANT if reach < NARROW_NE or found.ne - reach >= MOST_NE else UNDECIDED
 
 
-def _says(verdict: str, found: Measurements, evidence: Evidence | None, leaks: Mapping[str, float]) -> str:
+def _says(verdict: str, found: Measurements, evidence: Evidence | None, leaks: Leaks) -> str:
     rows = f"{found.num_samples:,} rows of {found.split}"
     if not found.num_samples:
         return "no rows"

@@ -1,6 +1,6 @@
 """The rows that each of several labels is measured on, and how often each of them counts.
 
-A label that is given another one is 0 where that one is 0, whatever its own value. Where the condition holds, some rows
+Where a label's condition is 0, the label counts as 0, whatever the log says. Where the condition holds, some rows
 may lack the label; the rows that have it stand for them and count holding / known times each. If labels are missing at
 random there, the condition holds in the same share of the measured rows as of the log's.
 

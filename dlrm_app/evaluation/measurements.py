@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 NORMAL_99 = 2.5758
 """Standard errors on each side of a 99% interval. With 95%, one evaluation of noise in twenty would have a verdict."""
@@ -99,13 +100,27 @@ class TrainedSoFar:
         return self.steps < FEW_STEPS or 2 * self.steps < self.planned
 
 
+class ListAndColumn(NamedTuple):
+    """A list, and a column of one value whose values it may hold."""
+
+    items: str
+    column: str
+
+    def __str__(self) -> str:
+        return f"{self.items} with {self.column}"
+
+
+Leaks = Mapping[str | ListAndColumn, float]
+"""A column, or a list with a column, → the AUC of it alone."""
+
+
 @dataclass(frozen=True)
 class Evidence:
     """Measurements that tell causes apart; those that were not made are empty or None.
 
     ``train``, ``here``: (positives, rows) of the train split and of the split judged, or the sums of their weights.
     ``scales``: column → the root mean square of its dense values.
-    ``column_aucs``: column → its AUC alone.
+    ``column_aucs``: column, or list with a column → its AUC alone.
     ``crowded``: column → raw values for each row of its table.
     ``unknown``: column → the share of lookups of values that train does not have, above the same share in train's rows.
     ``silent``: the share of the model's units that never fire.
@@ -119,7 +134,7 @@ class Evidence:
     trained: TrainedSoFar
     dataset: str = ""
     scales: Mapping[str, float] = field(default_factory=dict)
-    column_aucs: Mapping[str, float] = field(default_factory=dict)
+    column_aucs: Leaks = field(default_factory=dict)
     crowded: Mapping[str, float] = field(default_factory=dict)
     unknown: Mapping[str, float] = field(default_factory=dict)
     silent: float | None = None

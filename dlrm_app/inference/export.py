@@ -304,8 +304,9 @@ def _features_of(trained: TrainedModel) -> list[ExportedFeature]:
 
 
 def _score_trained(source: _Source, metrics: Measured, batch_size: int, runtime: Runtime) -> torch.Tensor:
-    """The logits of the held-out rows by the trained model, of whose tables it reads only the rows that they need.
-    Adds them to ``metrics``.
+    """Scores the held-out rows with the trained model; loads only the table rows that they look up.
+
+    Adds the logits, which it returns, to ``metrics``.
     """
     defaults = compose_config("evaluate", EvaluateConfig, {"checkpoint": "none"})
     trained = source.trained

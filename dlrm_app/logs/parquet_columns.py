@@ -45,7 +45,7 @@ def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cure
         cure = "give the raw rows, and an output= outside of their folder"
         raise ConfigError(Problem(source.path, rule, cure))
     stored = schema_of(source)
-    names = shown = names_in(source)
+    names = shown = run_ids_in(source)
     bare = spec.without_label()
     lower_names = {name.strip().casefold() for name in names}
     if spec.by_position and not {column.name.casefold() for column in spec.columns} & lower_names:
@@ -75,7 +75,7 @@ def type_faults(origin: str, stored: pa.Schema, names: Sequence[str], spec: Spec
     ]
 
 
-def names_in(source: InputFile) -> list[str]:
+def run_ids_in(source: InputFile) -> list[str]:
     """The names of the file's columns, then those keys of its partition that are not columns."""
     names: list[str] = schema_of(source).names
     return names + [key for key in source.partition if key not in names]
@@ -134,7 +134,7 @@ def _as_kind(text: str, kind: pa.DataType) -> object:
 
 def names_of(source: InputFile, spec: Spec) -> dict[str, str]:
     """Column that is read → its name in the file. ``spec``: from ``parquet_spec``."""
-    pairs = zip(names_in(source), spec.fields, strict=False)
+    pairs = zip(run_ids_in(source), spec.fields, strict=False)
     return {column.name: name for name, column in pairs if column.role != "ignore"}
 
 

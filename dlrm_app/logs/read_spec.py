@@ -272,7 +272,10 @@ def _element_weight_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Ru
     is_named = isinstance(weights_of, str) if is_weight else weights_of is None
     yield is_named, Problem("weights_of", rule, "give both, or neither")
     own = [key for key in ("kind", "first", "last") if entry.get(key) is not None]
-    yield not (is_weight and own), Problem(listed(own), "is that of the list that it weighs", "leave it out")
+    yield (
+        not (is_weight and own),
+        Problem(listed(own), "is taken from the list that the column weighs", "leave it out"),
+    )
 
 
 def _format_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:

@@ -126,7 +126,7 @@ class AttentionUnit(nn.Module):
 class Lists:
     """The lists of B rows with V elements together: ``row`` [V] of each element, sums over rows' elements and more.
 
-    ``trains``: gradients are computed by the two operations themselves, which are each other's, and fast.
+    ``trains``: spread is the gradient of sum, and sum that of spread, so each computes the other's, which is fast.
     """
 
     def __init__(self, lengths: torch.Tensor, num_elements: int, trains: bool) -> None:

@@ -71,7 +71,7 @@ class Tracking:
         """Begins the run of ``folder``, or continues it if it was begun before."""
         if not self._threads:
             return
-        known, parents = names_in(folder), names_above(folder)
+        known, parents = run_ids_in(folder), study_ids_above(folder)
         for thread in self._threads:
             run = TrackedRun(
                 folder,
@@ -88,7 +88,7 @@ class Tracking:
         known = tracker.begin(run)
         if known is not None:
             with self._lock:
-                write_json(run.folder / NAMES, {**names_in(run.folder), name: known})
+                write_json(run.folder / NAMES, {**run_ids_in(run.folder), name: known})
 
     def add(self, event: Event) -> None:
         for thread in self._threads:
@@ -105,7 +105,7 @@ class Tracking:
 
 def track_study(folder: Path, names: Sequence[str], settings: Mapping[str, object]) -> None:
     """Begins a study in ``folder``, to which the runs below it will belong, unless it was begun before."""
-    if not names_in(folder):
+    if not run_ids_in(folder):
         tracking = Tracking([name for name in names if name != "tensorboard"])
         tracking.begin(folder, settings, {})
         tracking.end([], is_finished=True)
@@ -123,14 +123,14 @@ def publish(run: Path, folder: Path, model: str) -> None:
 
 def _for_known(run: Path, call: Callable[[Tracker, str], None]) -> None:
     threads = []
-    for name, known in names_in(run).items():
+    for name, known in run_ids_in(run).items():
         threads.append(_Thread(name))
         threads[-1].call(lambda tracker, known=known: call(tracker, known))  # type: ignore[misc]
     for thread in threads:
         thread.end(SECONDS)
 
 
-def names_in(folder: Path) -> dict[str, str]:
+def run_ids_in(folder: Path) -> dict[str, str]:
     """Tracker → its name of the run in ``folder``; empty if no tracker knows it."""
     try:
         found = json.loads((folder / NAMES).read_text(encoding="utf-8"))
@@ -139,7 +139,7 @@ def names_in(folder: Path) -> dict[str, str]:
     return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
 
-def names_above(folder: Path) -> dict[str, str]:
+def study_ids_above(folder: Path) -> dict[str, str]:
     """Tracker → its name of the study that has ``folder`` below it."""
-    above = (names_in(each) for each in folder.absolute().parents[:_LEVELS])
+    above = (run_ids_in(each) for each in folder.absolute().parents[:_LEVELS])
     return next(filter(None, above), {})

@@ -294,6 +294,12 @@ def fused_kernels(model: nn.Module) -> Iterator[Any]:
                     yield part
 
 
+def reset_caches(model: nn.Module) -> None:
+    """Empties the caches of rows on GPUs, after the tables behind them have changed."""
+    for kernel in fused_kernels(model):
+        kernel.reset_cache_states()
+
+
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Restores the state of fused kernels after the block, so that its forward passes do not count as training steps.

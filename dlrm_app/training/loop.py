@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import NoReturn
 
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from tqdm import tqdm
 
 from dlrm_app.config.metrics import metric_of
@@ -24,6 +23,7 @@ from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.events import TrainEvent
+from dlrm_app.sharding.sharder import reset_caches
 from dlrm_app.training.divergence import check_finite
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
 from dlrm_app.training.instruments import click_sums
@@ -209,9 +209,7 @@ def go_back_to_best(run: TrainingRun, checkpoints: Checkpoints) -> None:
         )
         return
     run.runtime.together(load_tensors, TensorReader(path), run.state.tensors())
-    for module in run.trainable.model.modules():
-        if isinstance(module, SplitTableBatchedEmbeddingBagsCodegen):
-            module.reset_cache_states()  # a cache on the GPU has rows of before
+    reset_caches(run.trainable.model)
     metric = metric_of(run.progress.best)
     assert metric is not None
     logger.info(

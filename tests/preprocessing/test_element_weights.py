@@ -175,7 +175,7 @@ def test_weights_take_the_separator_of_their_list(log: Path) -> None:
 
 
 PLACE, NAMES = "dataset.columns[4] (dwell)", "names the list that a column with role: element_weights weighs"
-ITS_LISTS = "is that of the list that it weighs"
+ITS_LISTS = "is taken from the list that the column weighs"
 WRONG = [
     ([*COLUMNS[:-1], "{name: dwell, role: element_weights}"], f"{PLACE}: weights_of", NAMES),
     ([*COLUMNS[:-1], DWELL.replace("seen", "[seen]")], f"{PLACE}: weights_of", NAMES),

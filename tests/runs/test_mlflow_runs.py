@@ -7,7 +7,7 @@ from mlflow import MlflowClient
 
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import TrainEvent
-from dlrm_app.runs.tracking import Tracking, attach, names_in, publish, track_study
+from dlrm_app.runs.tracking import Tracking, attach, publish, run_ids_in, track_study
 
 CONFIG = {"trainer": {"epochs": 2}, "note": "x" * 1000, "empty": None}
 DATASET = {"path": "data", "fingerprint": "f00"}
@@ -30,7 +30,7 @@ def track(run: Path, step: int = 0, loss: float = 0.5, *, is_finished: bool = Tr
     tracker.add(TrainEvent(0, step + 5, loss, 1000.0, {"sparse": 0.02}))
     tracker.add(Evaluation("val", 0, step + 7, {"auc": 0.75}))
     tracker.end([run / "report.html"], is_finished=is_finished)
-    return names_in(run)["mlflow"]
+    return run_ids_in(run)["mlflow"]
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_trials_are_children_of_their_study(tmp_path: Path, client: MlflowClient
     (tmp_path / "study").mkdir()
     track_study(tmp_path / "study", ["mlflow"], {"tune": {"trials": 2}})
     trials = [track(tmp_path / "study" / "trials" / name) for name in ("0000", "0001")]
-    parent = names_in(tmp_path / "study")["mlflow"]
+    parent = run_ids_in(tmp_path / "study")["mlflow"]
     assert {client.get_run(trial).data.tags["mlflow.parentRunId"] for trial in trials} == {parent}
 
 

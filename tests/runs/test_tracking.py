@@ -12,7 +12,7 @@ from dlrm_app.runs import tracking
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import Event, TrainEvent
 from dlrm_app.runs.tracker import TrackedRun, Tracker, scalars
-from dlrm_app.runs.tracking import Tracking, attach, names_in, publish, track_study
+from dlrm_app.runs.tracking import Tracking, attach, publish, run_ids_in, track_study
 
 EVENTS: list[Event] = [
     TrainEvent(0, 5, 0.5, 1000.0, {"sparse": 0.02}),
@@ -63,7 +63,7 @@ def test_a_tracker_is_told_of_a_run_in_order(tmp_path: Path, told: list[object])
     tracker.end([run / "report.html", run / "curves.json"], is_finished=True)
     name = "name of shop/run"
     assert told == [("begin", "shop/run", None, None, 0), *EVENTS, ("end", ["report.html"], True)]
-    assert names_in(run) == {"mine": name}
+    assert run_ids_in(run) == {"mine": name}
     told.clear()
     resumed = Tracking(["mine"])
     resumed.begin(run, {}, {"path": "d"}, step=100)

@@ -12,7 +12,7 @@ from wandb.proto import wandb_internal_pb2
 
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import TrainEvent
-from dlrm_app.runs.tracking import Tracking, names_in
+from dlrm_app.runs.tracking import Tracking, run_ids_in
 
 BLOCK = 32 * 1024
 
@@ -80,7 +80,7 @@ def test_a_run_is_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             exit_codes.append(record.exit.exit_code)
     (first, *_) = begun
     assert (first.run_id, first.display_name, list(first.tags)) == (
-        names_in(run)["wandb"],
+        run_ids_in(run)["wandb"],
         "shop/run",
         ["resumed"],
     )

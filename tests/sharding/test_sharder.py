@@ -7,7 +7,7 @@ import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.sharding.sharder import ExactMeanCollection, fused_kernels, undisturbed
+from dlrm_app.sharding.sharder import ExactMeanCollection, fused_kernels, reset_caches, undisturbed
 from dlrm_app.tables.table import Table
 from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
@@ -37,6 +37,20 @@ def test_evaluating_neither_counts_nor_locks_cached_rows(monkeypatch: pytest.Mon
     each = len(kernels)
     assert locks == [True] * each + [False] * each + [True] * each
     assert [int(kernel.iter) for kernel in kernels] == [2 * count for count in steps]
+
+
+def test_caches_of_all_kernels_are_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrec keeps them in lists, where modules() does not look."""
+    emptied: list[object] = []
+    emptying = "reset_cache_states"
+    monkeypatch.setattr(
+        SplitTableBatchedEmbeddingBagsCodegen, emptying, lambda kernel: emptied.append(kernel)
+    )
+    with start_runtime(num_threads=1) as runtime:
+        model = trainable_of(compose_train("optimizer=rowwise_adagrad"), TABLES, NUM_DENSE, runtime).model
+        reset_caches(model)
+    assert emptied
+    assert [*map(id, emptied)] == [*map(id, fused_kernels(model))]
 
 
 def test_divisors_of_means_have_one_number_a_key() -> None:

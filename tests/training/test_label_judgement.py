@@ -14,6 +14,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.evidence import _look
 from dlrm_app.evaluation.judgement import judge
 from dlrm_app.evaluation.label_rows import LabelRows, rows_of_labels
+from dlrm_app.evaluation.measurements import ListAndColumn
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.problems import refuse_judged
 from dlrm_app.runs.checkpoint.marker import read_marker
@@ -113,11 +114,19 @@ def test_a_list_that_holds_the_item_where_it_was_clicked_is_named(tmp_path: Path
     preprocess(tmp_path / "data", *keys, *["encoding.num_embeddings=1000"] * (encoding == "encoding=hash"))
     manifest = read_manifest(tmp_path / "data")
     _, aucs, _ = _look(manifest, ["item", "last"], LabelRows("val"))
-    assert aucs["last with item"] > 0.95
+    assert aucs[ListAndColumn("last", "item")] > 0.95
     assert max(abs(aucs[name] - 0.5) for name in ("item", "last")) < 0.1
     judgement = judge(GOOD, replace(EVIDENCE, column_aucs=aucs))
     assert (judgement.verdict, judgement.causes[0].name) == ("too good", "leaked column")
     assert "last holds item itself" in judgement.causes[0].cure
+
+
+def test_a_column_whose_name_has_the_word_with_is_no_pair() -> None:
+    judgement = judge(GOOD, replace(EVIDENCE, column_aucs={"signed with app": 0.99}))
+    assert (
+        "if signed with app is known only afterwards, give signed with app role: ignore"
+        in judgement.causes[0].cure
+    )
 
 
 UNTAUGHT = {

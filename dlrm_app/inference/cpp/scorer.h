@@ -38,7 +38,7 @@ void keep_freed_memory();
 
 class Scorer {
  public:
-  // Verifies and loads model.pt2 from the folder of an export; so many calls of score may run at the same time.
+  // Verifies and loads model.pt2 from the folder of an export; up to num_runners calls of score may run at once.
   // Throws std::runtime_error, which says what to do, for a missing file or library, another torch, or a CPU that lacks
   // instructions that the export was compiled for.
   explicit Scorer(const std::filesystem::path& folder, size_t num_runners = 1);

@@ -27,7 +27,7 @@ from dlrm_app.journal import numbered
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.logs.arrow_rows import open_cursor
 from dlrm_app.logs.beginning import source_spec
-from dlrm_app.logs.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
+from dlrm_app.logs.parquet_columns import names_of, parquet_spec, refuse_other_types, run_ids_in
 from dlrm_app.logs.read_spec import read_spec
 from dlrm_app.logs.rejects import RejectedLine
 from dlrm_app.logs.sources.feeds import InputUnit, unit_feeds
@@ -215,7 +215,7 @@ class RawParts:
                     f"keep={[*self._keep.values()]}", f"is for Parquet, {source.path} is text", "leave it out"
                 )
             )
-        names = names_in(source) if self._keep else []
+        names = run_ids_in(source) if self._keep else []
         refuse_if(
             [
                 Problem(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.logs.beginning import refuse_mark
 from dlrm_app.logs.null_words import INFINITE
-from dlrm_app.logs.parquet_columns import READABLE, content_of, is_list, names_in
+from dlrm_app.logs.parquet_columns import READABLE, content_of, is_list, run_ids_in
 from dlrm_app.logs.rejects import LIKELY_NULLS
 from dlrm_app.logs.sources.file_kinds import BYTE_ORDER_MARK
 from dlrm_app.logs.sources.parquet_units import ParquetFeed, footer_of, units_of
@@ -142,7 +142,7 @@ def sample_rows(sources: Sequence[InputFile]) -> Sample:
 
 
 def _look_at_parquet(sources: Sequence[InputFile]) -> Sample:
-    names = names_in(sources[0])
+    names = run_ids_in(sources[0])
     refuse_twice(sources[0].path, names)
     types = {entry.name: entry.type for entry in footer_of(sources[0]).schema.to_arrow_schema()}
     unread = {name: kind for name, kind in types.items() if content_of(kind) not in READABLE}
@@ -151,7 +151,7 @@ def _look_at_parquet(sources: Sequence[InputFile]) -> Sample:
     }
     chosen = sources[:: -(-len(sources) // _FILES)]
     for source in chosen:
-        if lacking := [name for name in names if name not in names_in(source)]:
+        if lacking := [name for name in names if name not in run_ids_in(source)]:
             raise ConfigError(
                 Problem(str(source.path), f"lacks columns that the first file has, {listed(lacking)}")
             )

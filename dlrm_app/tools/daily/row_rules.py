@@ -28,6 +28,7 @@ CHANCE = 0.05
 
 
 def check_rows(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day with too small a share of the usual number of rows."""
     level = usual(float(record.rows) for record in compared.before)
     if level is None:
         return None
@@ -60,6 +61,7 @@ def check_labels(compared: ComparedDay) -> Verdict | None:
 
 
 def check_clicks(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day whose share of positives is off by a factor, beyond chance and the usual change."""
     day = compared.day
     shares = [
         record.positives / record.rows for record in compared.before if 0 < record.positives < record.rows
@@ -118,6 +120,8 @@ def _worst(rows: Iterable[tuple[float, float, bool, str]]) -> tuple[float, float
 
 
 def check_missing(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day in which a column is missing much more, or less, often than usual."""
+
     def each(name: str, share: float) -> tuple[float, float, bool, str] | None:
         level = usual(record.missing[name] for record in compared.before if name in record.missing)
         if level is None:
@@ -133,6 +137,7 @@ def check_missing(compared: ComparedDay) -> Verdict | None:
 
 
 def check_unseen(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day in which a column has many more values that were never seen than usual."""
     with_unseen = [record for record in compared.before if record.unseen]
     if not with_unseen:
         return None
@@ -155,6 +160,8 @@ def check_unseen(compared: ComparedDay) -> Verdict | None:
 
 
 def check_shift(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day whose values of a column are distributed unlike those of any recent day."""
+
     def each(name: str, shift: float) -> tuple[float, float, bool, str]:
         limit = compared.gate.max_id_shift if name in compared.ids else compared.gate.max_shift
         level = usual(record.shift[name] for record in compared.before if name in record.shift)
@@ -172,6 +179,7 @@ def check_shift(compared: ComparedDay) -> Verdict | None:
 
 
 def check_known_rows(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day with many more rows that it or an earlier day had already than usual."""
     share = compared.day.known_rows
     if share is None or not compared.before:
         return None
@@ -189,6 +197,7 @@ def check_known_rows(compared: ComparedDay) -> Verdict | None:
 
 
 def check_hours(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day that has too few of the usual rows of an hour."""
     with_hours = [record.hours for record in compared.before if record.hours]
     if not with_hours:
         return None

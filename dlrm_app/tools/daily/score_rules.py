@@ -33,6 +33,7 @@ def converged(aucs: Sequence[float], drop: float) -> Sequence[float]:
 
 
 def check_auc(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day that yesterday's model ranks worse than usual, or on the second day worse than chance."""
     now, gate = compared.day.next_day, compared.gate
     if now is None or now.auc is None or now.auc_high is None:
         return None
@@ -66,6 +67,7 @@ def _scored(compared: ComparedDay) -> list[Scores]:
 
 
 def check_ne(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day on which the NE of yesterday's model is above the usual one by more than it changes."""
     now = compared.day.next_day
     level = usual(scores.ne for scores in _scored(compared) if scores.ne is not None)
     if now is None or now.ne is None or level is None:
@@ -73,7 +75,7 @@ def check_ne(compared: ComparedDay) -> Verdict | None:
     lowest = now.ne if not now.logloss or now.logloss_low is None else now.ne * now.logloss_low / now.logloss
     limit = level.level + level.allowed(compared.gate.max_ne_rise)
     says = (
-        f"yesterday's model has a log loss of {now.ne:.4f} of the base rate's on it, "
+        f"yesterday's model has an NE of {now.ne:.4f} on it (1 is the base rate alone), "
         f"{level.level:.4f} on the days before"
     )
     cure = f"a rise above {limit_text('max_ne_rise', compared.gate.max_ne_rise)} and the usual change"
@@ -89,6 +91,7 @@ def _distance(scores: Scores, level: float) -> float:
 
 
 def check_calibration(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day on which yesterday's model predicts another multiple of the clicks than usual."""
     now = compared.day.next_day
     if now is None or not now.calibration:
         return None
@@ -107,6 +110,7 @@ def check_calibration(compared: ComparedDay) -> Verdict | None:
 
 
 def check_learnt(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day whose model, or yesterday's on all rows of the day, is judged bad."""
     judgement = compared.day.judgement
     if judgement is None:
         return None
@@ -135,6 +139,7 @@ def _judged_before(day: DayRecord) -> Judgement | None:
 
 
 def check_new_auc(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day whose model ranks the held-out rows significantly worse than the model before."""
     holdout = compared.day.holdout
     if holdout is None or holdout.high is None or holdout.difference is None:
         return None
@@ -149,6 +154,7 @@ def check_new_auc(compared: ComparedDay) -> Verdict | None:
 
 
 def check_new_logloss(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day whose model has a higher log loss than the one before, beyond chance and the limit."""
     holdout = compared.day.holdout
     new, old = (holdout.scores, holdout.scores_before) if holdout else (None, None)
     if new is None or old is None or not new.logloss or not old.logloss:
@@ -162,6 +168,7 @@ def check_new_logloss(compared: ComparedDay) -> Verdict | None:
 
 
 def check_new_calibration(compared: ComparedDay) -> Verdict | None:
+    """Holds back a day whose model predicts too many or too few clicks for the held-out rows."""
     new = compared.day.holdout.scores if compared.day.holdout else None
     if new is None or not new.calibration:
         return None
