@@ -11,6 +11,7 @@ from dlrm_app.dataset.columns import vectors_in
 from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.tools.daily.measure import missing_shares
 from tests.make_log import describe, write_csv
 from tests.preprocessing.running import run, table_of
 from tests.refusals import refused
@@ -91,6 +92,7 @@ def test_every_value_of_the_file_has_its_vector(folder: Path, encoding: list[str
     assert lists == [[expected["a"], expected["c"]], [nothing], [], [expected["b"], nothing]]
     assert column(manifest, "item_text").missing_rate == 0.5
     assert column(manifest, "seen_text").missing_rate == 0.5
+    assert missing_shares(manifest)["item_text"] == 0.5  # which the gate of days compares
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float64])
