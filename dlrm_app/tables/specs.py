@@ -37,6 +37,7 @@ from dlrm_app.config.sharding import constraint_faults
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.config.values import Count, Positive, value_problems
 from dlrm_app.errors import ConfigError, Problem, first_problems, refuse_if
+from dlrm_app.tables.frozen_specs import frozen_spec
 from dlrm_app.tables.table import Attention, Table
 from dlrm_app.tables.vector_rows import VectorRows
 from dlrm_app.text import listed
@@ -84,7 +85,7 @@ def resolve_tables(
     """
     groups = [group for group in groups if len({name in vectors for name in group}) == 1]
     given = _given_specs(config, feature_rows or {}, groups, {*weighted, *vectors})
-    specs = [_frozen_spec(spec, vectors, feature_rows or {}, config.pooling) for spec in given]
+    specs = [frozen_spec(spec, vectors, feature_rows or {}) for spec in given]
     faults: dict[str, tuple[Problem, list[str]]] = {}
     tables: list[Table] = []
     for index, spec in enumerate(specs):
@@ -136,48 +137,6 @@ def _given_specs(
     raise ConfigError(
         Problem("tables.from_dataset", rule, "preprocess with one, or with dense.bucket_columns=all")
     )
-
-
-_OF_VECTORS = ("rows", "dim", "data_type", "init", "init_scale", "init_from", "optimizer", "count")
-"""Keys of a spec that a frozen table takes from the dataset, or does not have."""
-
-
-def _frozen_spec(
-    spec: object, vectors: Mapping[str, VectorRows], rows: Mapping[str, int], pooling: str
-) -> object:
-    """``spec``, with the rows and the width of the vectors that its features look up, if they do.
-
-    Raises ConfigError for keys that such a table does not have.
-    """
-    if not isinstance(spec, Mapping) or not isinstance(spec.get("features"), list):
-        return spec
-    place, features = f"tables.specs ({spec.get('name', 'no name')})", spec["features"]
-    found = [vectors[name] for name in features if isinstance(name, str) and name in vectors]
-    if not found:
-        if spec.get("train") is False:
-            rule, cure = "is for tables of columns of kind: vectors", "leave it out, or name such a column"
-            raise ConfigError(Problem(f"{place}.train", rule, cure, False))
-        return spec
-    faults = []
-    if spec.get("train"):
-        cure = "leave it out, or give the column that they are of a table"
-        faults.append(Problem("train", "is for tables of other columns: vectors are not trained", cure, True))
-    if len({each.checksum for each in found}) > 1 or len(found) < len(features):
-        faults.append(Problem("features", "must look up the same vectors", "give each a table", features))
-    if isinstance(spec.get("pooling"), Mapping):
-        faults.append(Problem("pooling", "must be sum or mean of a table of vectors", value=spec["pooling"]))
-    own = {
-        "rows": max(rows[name] for name in features if name in rows),
-        "dim": -(-found[0].width // 4) * 4,  # fbgemm's vector width
-        "data_type": found[0].dtype,
-    }
-    for key in _OF_VECTORS:
-        if key in spec and spec[key] != own.get(key):
-            rule = f"is {own[key]} in the dataset" if key in own else "is not a key of a table of vectors"
-            faults.append(Problem(key, rule, "leave it out", spec[key]))
-    refuse_if([fault.within(place, ".") for fault in faults])
-    kept = {key: value for key, value in spec.items() if key not in (*_OF_VECTORS, "train")}
-    return {**({"pooling": "sum"} if pooling == ATTENTION else {}), **kept, **own}
 
 
 def _with_vectors(table: Table, vectors: Mapping[str, VectorRows]) -> Table:
