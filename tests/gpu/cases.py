@@ -60,6 +60,17 @@ ATTENTIVE = (
     "{name:shared,rows:2000,dim:32,features:[left,right],pooling:{attention:left,softmax:true}},"
     "{name:large,rows:50000,dim:32,features:[large]}]"
 )
+RICH = "RICH"
+"""Stands, in the settings of a case, for a dataset with vectors, weighted lists, two labels and weights of rows."""
+OF_RICH = {
+    "vectors": "",
+    "vectors-row_wise": "sharding.types=[row_wise]",
+    "vectors-column_wise": "sharding.types=[column_wise] sharding.tables={*:{min_partition:4}}",
+    "vectors-ensemble": "model.ensemble_size=2",
+    "vectors-concat": "model=concat model.bottom_mlp=[]",
+    "vectors-dcn": "model=dcn",
+}
+"""Settings of runs on that dataset."""
 MODELS = {
     "attention": ATTENTIVE,
     "attention-row_wise": f"{ATTENTIVE} sharding.types=[row_wise]",
@@ -122,6 +133,10 @@ def _single(device: str) -> Iterator[Case]:
             name, ROUNDING
         )  # a GPU draws other masks
         yield Case(name, (*PLAIN, *words.split()), ((),), tolerance, is_fresh=name == "warm_start")
+    for name, words in OF_RICH.items():
+        own = [word for word in words.split() if not word.startswith("sharding")]
+        leg = tuple(word for word in words.split() if word.startswith("sharding"))
+        yield Case(name, (RICH, *PLAIN, *own), (leg,))
     yield Case("fp16_tables", legs=((*ONE_BY_ONE, "tables.data_type=fp16"),), tolerance=COARSE, is_fresh=True)
 
 
