@@ -12,7 +12,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.conf_files import conf_file
 from dlrm_app.config.schema import is_section, known_keys, type_of
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.dataset.columns import repeated_columns, weighted_columns
+from dlrm_app.dataset.columns import repeated_columns, vectors_in, weighted_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.records import Json, leaves
@@ -158,7 +158,7 @@ def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:
     total = 0
     feature_rows = {each.name: each.num_embeddings for each in manifest.sparse}
     groups, weighted = repeated_columns(manifest), weighted_columns(manifest)
-    for table in resolve_tables(config.tables, feature_rows, groups, weighted):
+    for table in resolve_tables(config.tables, feature_rows, groups, weighted, vectors_in(manifest)):
         kind = table_settings(table, config.optimizer.sparse).kind
         per_weight, per_row = SPARSE_OPTIMIZERS[kind].state_bytes(np.array(table.rows), np.array(table.dim))
         total += table.num_bytes + int(per_weight) + int(per_row)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeGuard
 from msgspec import Meta
 
 from dlrm_app.config.schema import REQUIRED, DatasetPathConfig, RejectsConfig, Section, required
-from dlrm_app.config.values import SPLITS, Seed, Share, Split, Threads, Whole, file_problems
+from dlrm_app.config.values import SPLITS, Seed, Share, Split, Threads, VectorType, Whole, file_problems
 from dlrm_app.dates import day_number
 from dlrm_app.errors import Problem
 from dlrm_app.typed import install_command
@@ -245,6 +245,11 @@ def _are_rising(value: object) -> bool:
 
 
 @dataclass(slots=True)
+class VectorsConfig(Section):
+    dtype: VectorType = REQUIRED
+
+
+@dataclass(slots=True)
 class MultiHotConfig(Section):
     sizes: Any = None
 
@@ -282,6 +287,7 @@ class PreprocessConfig(Section):
     encoding: EncodingConfig = field(default_factory=EncodingConfig)
     dense: DenseConfig = field(default_factory=DenseConfig)
     multi_hot: MultiHotConfig = field(default_factory=MultiHotConfig)
+    vectors: VectorsConfig = field(default_factory=VectorsConfig)
     keep: list[str] = field(default_factory=list)
     shuffle: Literal["none", "block", "full"] = REQUIRED
     seed: Seed = REQUIRED

@@ -34,6 +34,13 @@ class HistoriesConfig(Section):
 
 
 @dataclass(slots=True)
+class CatalogueConfig(Section):
+    width: Annotated[int, Meta(ge=0, le=4096)] = REQUIRED
+    size: Count = REQUIRED
+    rows_an_item: Count = REQUIRED
+
+
+@dataclass(slots=True)
 class GenerateConfig(Section):
     output: str = REQUIRED
     format: Literal["criteo", "dataset"] = REQUIRED
@@ -50,6 +57,7 @@ class GenerateConfig(Section):
     weights: Annotated[float, Meta(ge=0, le=3)] = REQUIRED
     orders: OrdersConfig = field(default_factory=OrdersConfig)
     histories: HistoriesConfig = field(default_factory=HistoriesConfig)
+    catalogue: CatalogueConfig = field(default_factory=CatalogueConfig)
     new_ids: Share = REQUIRED
     drift: Share = REQUIRED
     tables: TablesConfig = field(default_factory=TablesConfig)
@@ -73,6 +81,7 @@ class GenerateConfig(Section):
             "negatives_kept": (self.negatives_kept, 1),
             "orders.rate": (self.orders.rate, 0),
             "histories.length": (self.histories.length, 0),
+            "catalogue.width": (self.catalogue.width, 0),
             "days": (self.days, 1),
         }
         for key, (value, default) in usual.items():

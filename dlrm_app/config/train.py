@@ -58,6 +58,14 @@ class TablesConfig(Section):
 
 
 @dataclass(slots=True)
+class VectorModelConfig(Section):
+    """How vectors that are not trained become vectors of the model."""
+
+    norm: Literal["l2"] | None = "l2"
+    project: Count | None = None
+
+
+@dataclass(slots=True)
 class ModelConfig(Section):
     """The model. The registry in model/architectures checks which keys an architecture needs."""
 
@@ -85,6 +93,7 @@ class ModelConfig(Section):
     dropout: BelowOne = 0.0
     bottom_dropout: BelowOne | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    vectors: VectorModelConfig = field(default_factory=VectorModelConfig)
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ Minutes = Annotated[float, msgspec.Meta(gt=0, le=525_600)]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 Which = Literal["newest", "best"]
+VectorType = Literal["fp16", "fp32"]
 
 
 def type_problem(key: str, value: object, annotation: object) -> Problem | None:

@@ -13,11 +13,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import DenseColumn, KeptColumn, SparseColumn
+from dlrm_app.dataset.vector_columns import VectorColumn
 
 LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 """The type of a multi-hot column in a shard."""
 WEIGHT_LISTS = pa.list_(pa.field("element", pa.float32(), nullable=False))
 """The type of a column with the weights of lists' elements."""
+VECTOR_TYPES: dict[str, type[np.floating[Any]]] = {"fp16": np.float16, "fp32": np.float32}
 
 
 def array_of(values: NDArray[np.generic]) -> pa.Array:
@@ -85,6 +87,7 @@ def shard_schema(
     kept: Iterable[KeptColumn] = (),
     weight: str | None = None,
     other_labels: Iterable[str] = (),
+    vectors: Iterable[VectorColumn] = (),
 ) -> pa.Schema:
     """The columns of a shard. ``weight``, ``other_labels``: the names of their columns, which rows without a label do not
     have.
@@ -95,6 +98,9 @@ def shard_schema(
     fields += [(column.name, pa.float32()) for column in dense]
     fields += [(column.name, LISTS if column.multi_hot else pa.int32()) for column in sparse]
     fields += [(column.weights, WEIGHT_LISTS) for column in sparse if column.weights]
+    fields += [
+        (column.name, pa.list_(pa.field("element", word_type(column), nullable=False))) for column in vectors
+    ]
     fields += [(part, pa.int32()) for column in kept for part in column.parts]
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
 
@@ -165,6 +171,43 @@ def read_element_weights(table: pa.Table, column: SparseColumn, ids: Bags) -> Ba
     weights: NDArray[np.float32] = numbers_of(array.values)[offsets[0] : offsets[-1]]
     _check_weights(weights, name)
     return Bags(weights.view(np.int32), ids.offsets)
+
+
+def word_type(column: VectorColumn) -> pa.DataType:
+    """The type of the words that vectors take in a shard."""
+    return pa.int32() if column.dtype == "fp16" else pa.float32()
+
+
+def pack_vectors(vectors: NDArray[np.float32], column: VectorColumn) -> NDArray[Any]:
+    """The words [R, W] of ``vectors`` [R, S].
+
+    Numbers of float16 lie two by two, the first one in the lower half of its word; the last half of an odd size is 0.
+    """
+    stored = vectors.astype(VECTOR_TYPES[column.dtype])
+    if column.dtype == "fp32":
+        return stored
+    if column.size % 2:
+        stored = np.pad(stored, ((0, 0), (0, 1)))
+    return np.ascontiguousarray(stored).view(np.int32)
+
+
+def unpack_vectors(words: NDArray[Any], column: VectorColumn) -> NDArray[np.float32]:
+    """The vectors [R, S] of ``words`` [R · W]."""
+    rows = words.reshape(len(words) // column.num_words, column.num_words)
+    return rows.view(VECTOR_TYPES[column.dtype])[:, : column.size].astype(np.float32, copy=False)
+
+
+def read_vectors(table: pa.Table, column: VectorColumn) -> NDArray[np.float32]:
+    """The vectors [R, S] of a column. Raises ColumnError unless each has all its numbers, which are finite."""
+    array = read_column(table, column.name, pa.list_(word_type(column)))
+    if missing := array.flatten().null_count:
+        raise ColumnError(column.name, "numbers of vectors are missing", missing)
+    offsets = numbers_of(array.offsets)
+    if wrong := int((np.diff(offsets) != column.num_words).sum()):
+        raise ColumnError(column.name, f"vectors have another size than {column.size}", wrong)
+    vectors = unpack_vectors(numbers_of(array.values)[offsets[0] : offsets[-1]], column)
+    refuse_wrong(vectors[~np.isfinite(vectors)], column.name, "numbers of vectors are not finite")
+    return vectors
 
 
 def _check_weights(weights: NDArray[np.float32], name: str) -> None:

@@ -15,6 +15,7 @@ from dlrm_app.dates import day_number
 from dlrm_app.errors import DataError, Problem, first_problems
 from dlrm_app.records import Json
 from dlrm_app.tables.table import Table
+from dlrm_app.tables.vector_rows import VectorRows
 from dlrm_app.text import listed
 
 
@@ -36,6 +37,11 @@ def describe_columns(manifest: Manifest) -> Json:
             }
             for c in manifest.sparse
         ],
+        **(
+            {"vectors": [{"name": c.name, "size": c.size} for c in manifest.vectors]}
+            if manifest.vectors
+            else {}
+        ),
         **({"lineage": asdict(lineage)} if lineage else {}),
         **described_label(manifest),
     }
@@ -125,6 +131,12 @@ def column_problems(
             if not (is_taken and _is_same_kind_of_file(old["transform"], new["transform"]))
             for problem in _differences(old, new, ["transform"])
         ]
+    vectors = [{c["name"]: c["size"] for c in columns.get("vectors", [])} for columns in (known, given)]
+    if vectors[0] != vectors[1]:
+        words = [
+            ", ".join(f"{name} of size {size}" for name, size in each.items()) or "none" for each in vectors
+        ]
+        problems.append(Problem("vectors", f"are {words[1]}, the model's {words[0]}"))
     there = {column["name"]: column for column in given["sparse"]}
     for column in known["sparse"]:
         name = column["name"]
@@ -187,9 +199,20 @@ def repeated_columns(manifest: Manifest) -> list[tuple[str, ...]]:
     return found
 
 
+def vectors_of(sparse: Sequence[Json], folder: Path) -> dict[str, VectorRows]:
+    """Column of vectors by raw value → these, of the dataset in ``folder`` whose columns ``sparse`` describes."""
+    rules = {column["name"]: column["encoding"].get("vectors") for column in sparse}
+    return {name: VectorRows.of(rule, folder) for name, rule in rules.items() if rule}
+
+
+def vectors_in(manifest: Manifest) -> dict[str, VectorRows]:
+    """Column of vectors by raw value → these, in the dataset of ``manifest``."""
+    return vectors_of(describe_columns(manifest)["sparse"], manifest.folder)
+
+
 def columns_of_log(manifest: Manifest) -> dict[str, list[str]]:
     """Column of the log → the columns of the dataset that are made of it: itself, its buckets, click rates, crosses,
-    and other derived columns. A column of the dataset may be made of several.
+    vectors and other derived columns. A column of the dataset may be made of several.
     """
     rules = {column.name: column.transform for column in manifest.dense}
     rules |= {column.name: column.encoding for column in manifest.sparse}
@@ -204,7 +227,7 @@ def columns_of_log(manifest: Manifest) -> dict[str, list[str]]:
         return list(dict.fromkeys(origin for part in parts for origin in origins(part)))
 
     made: dict[str, list[str]] = {}
-    for name in rules:
+    for name in (*rules, *(column.name for column in manifest.vectors)):
         for origin in origins(name):
             made.setdefault(origin, []).append(name)
     return made

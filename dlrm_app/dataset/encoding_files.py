@@ -1,4 +1,4 @@
-"""Reads and copies the files that encoding a raw row needs: vocab/ and target/.
+"""Reads, writes and copies the files that encoding a raw row needs: vocab/ and target/, and vectors/ beside them.
 
 A file is accepted only if its checksum is the one in the manifest, and if its table fits the column.
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.checksums import file_difference
+from dlrm_app.checksums import checksum, file_difference
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
@@ -120,6 +120,14 @@ def read_clicks(
     return rows, clicks, log_odds.astype(np.float32)
 
 
+def write_file(path: Path, columns: dict[str, pa.Array], **layout: object) -> str:
+    """Writes a Parquet file for encoding; returns its checksum."""
+    path.parent.mkdir(exist_ok=True)
+    with written_whole(path) as temporary:
+        pq.write_table(pa.table(columns), temporary, compression="zstd", **layout)
+    return checksum(path)
+
+
 def _refuse_difference(folder: Path, rule: Json) -> None:
     if difference := file_difference(folder / rule["file"], None, rule["checksum"]):
         raise DataError(replace(difference, cure=_CURE))
@@ -158,6 +166,9 @@ def encoding_file_problems(manifest: Manifest) -> list[Problem]:
     for column in manifest.sparse:
         if column.encoding["kind"] == "vocab":
             looks[column.encoding["file"]] = partial(read_vocabulary, folder, column)
+        if "vectors" in column.encoding and manifest.has_vectors:
+            vectors = column.encoding["vectors"]
+            looks[vectors["file"]] = partial(_refuse_difference, folder, vectors)
     for rule in [column.transform for column in manifest.dense]:
         if rule["kind"] == "target":
             looks[rule["file"]] = partial(read_clicks, folder, rule, sizes[rule["column"]])

@@ -7,8 +7,8 @@
 
 Columns in a shard: the label (uint8) unless ``manifest.label`` is None, the other labels (float32, NaN where a row
 lacks one), and the weight (float32) of rows that have one; then every dense column (float32) and every sparse column
-(int32, or list<int32> if multi-hot), under the names given here; then the weights of lists' elements (list<float32>)
-and the parts of kept columns.
+(int32, or list<int32> if multi-hot), under the names given here; then the weights of lists' elements (list<float32>),
+vectors (``vector_columns``) and the parts of kept columns.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ from pathlib import Path
 from dlrm_app.dataset.lineage import Lineage
 from dlrm_app.dataset.manifest_faults import KINDS_WITH_A_FILE, faults_of
 from dlrm_app.dataset.splits import LabelCounts, ManifestSource, Shard, Split, ValueCounts, WeightSums
+from dlrm_app.dataset.vector_columns import VectorColumn
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.records import ALWAYS, IF_SET, NOT_WRITTEN, Format, Json
 
@@ -131,6 +132,10 @@ class Manifest:
     """Split → the share of its negatives that sampling has kept, of splits that were sampled."""
     usual: dict[str, ValueCounts] = field(default_factory=dict, metadata=IF_SET)
     """Column → the counts of its values that are usual, of an encoding without rows; see ``encoding/value_shares.py``."""
+    vectors: list[VectorColumn] = field(default_factory=list, metadata=IF_SET)
+    """The columns with a vector in each row."""
+    has_vectors: bool = field(default=True, metadata=IF_SET)
+    """False in an export, which has the vectors by raw value in its tables."""
     format: str = field(default="dlrm-dataset", metadata=ALWAYS)
     version: int = field(default=1, metadata=ALWAYS)
     path: Path | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
@@ -167,6 +172,7 @@ class Manifest:
         rules = [rule for _, rule in self.rules]
         files = [rule["file"] for rule in rules if rule["kind"] in KINDS_WITH_A_FILE]
         files += [rule["contents"]["file"] for rule in rules if "contents" in rule]
+        files += [rule["vectors"]["file"] for rule in rules if "vectors" in rule and self.has_vectors]
         return list(dict.fromkeys(files + (self.lineage.files if self.lineage else [])))
 
     @property
@@ -258,6 +264,8 @@ class Manifest:
         }
         if self.labels:
             content["labels"] = [(each.name, each.given) for each in self.labels]
+        if self.vectors:
+            content["vectors"] = [(each.name, each.size, each.dtype) for each in self.vectors]
         if self.negatives_kept:
             content["negatives_kept"] = self.negatives_kept
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

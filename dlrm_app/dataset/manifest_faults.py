@@ -71,6 +71,7 @@ def _name_faults(manifest: "Manifest") -> Iterator[str]:
     columns = [name for name, _ in manifest.rules]
     weights = [name for name in (manifest.weight, *(column.weights for column in manifest.sparse)) if name]
     parts = [part for column in manifest.kept for part in column.parts]
+    parts += [column.name for column in manifest.vectors]
     paths = [shard.path for shard in manifest.shards]
     for name, times in Counter([*labels, *weights, *columns, *parts, *paths]).items():
         if times > 1:
@@ -88,7 +89,7 @@ def _file_faults(manifest: "Manifest") -> Iterator[str]:
         if not isinstance(rule.get("checksum"), str):
             yield f"{rule.get('file')!r} has no checksum"
     names = [file for file in files if isinstance(file, str)] + [shard.path for shard in manifest.shards]
-    names += [rule["contents"]["file"] for rule in rules if "contents" in rule]
+    names += [rule[part]["file"] for rule in rules for part in ("contents", "vectors") if part in rule]
     names += [manifest.contents["file"]] if manifest.contents else []
     names += manifest.lineage.files if manifest.lineage else []
     for name in names:

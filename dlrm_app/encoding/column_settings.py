@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
+from dlrm_app.config.values import VectorType
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.label import Label, other_labels
 from dlrm_app.dataset.manifest import Manifest
@@ -30,6 +31,7 @@ class ColumnSettings:
 
     ``sizes``: multi_hot.sizes.
     ``has_clicks``: True if training rows have labels.
+    ``vector_type``: vectors.dtype.
     """
 
     encoding: EncodingConfig
@@ -37,6 +39,7 @@ class ColumnSettings:
     sizes: object
     keep: Sequence[str]
     has_clicks: bool
+    vector_type: VectorType = "fp16"
 
 
 def setting_problems(settings: ColumnSettings, spec: Spec, base: Manifest | None) -> list[Problem]:
@@ -191,8 +194,9 @@ def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[Problem]:
 
 def _growth_problems(base: Manifest, encoding: EncodingConfig, spec: Spec) -> list[Problem]:
     key, names = f"encoding.grow_from={base.path}", [column.name for column in spec.sparse]
-    grown = [column for column in base.sparse if column.encoding["kind"] == "vocab"]
-    if not grown:
+    vocabularies = [column for column in base.sparse if column.encoding["kind"] == "vocab"]
+    grown = [column for column in vocabularies if "vectors" not in column.encoding]
+    if not vocabularies:
         return [
             Problem(
                 key,
@@ -271,7 +275,10 @@ def _column_problems(folder: str, base: Manifest, spec: Spec) -> list[Problem]:
     spec_columns += [
         (c.name, (c.kind, c.separator is not None, c.derivation, weights.get(c.name))) for c in spec.sparse
     ]
+    spec_columns += [(c.name, (c.kind, c.separator is not None, c.derivation, None)) for c in spec.looked_up]
+    spec_columns += [(column.name, (column.size,)) for column in spec.vectors]
     names = {column.name for column in base.dense} | {column.name for column in base.sparse}
+    names |= {column.name for column in base.vectors}
     if [column for column in spec_columns if column[0] in names] == base_columns:
         return []
     made_names = names - {column[0] for column in base_columns}
@@ -295,7 +302,7 @@ def _raw_columns(base: Manifest) -> list[_RawColumn]:
         if "raw" in c.encoding:
             is_list = c.multi_hot and "multi_hot" not in c.encoding
             columns.append((c.name, (c.encoding["raw"], is_list, c.encoding.get("derived"), c.weights)))
-    return columns
+    return columns + [(c.name, (c.size,)) for c in base.vectors]
 
 
 def _label_problems(folder: str, base: Manifest, spec: Spec) -> list[Problem]:

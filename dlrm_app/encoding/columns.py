@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
+from dlrm_app.config.values import VectorType
 from dlrm_app.dataset.columns import describe_columns, is_opinion
 from dlrm_app.dataset.lineage import Ancestor, Growth, Lineage, vocabulary_of
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
+from dlrm_app.dataset.vector_columns import VectorColumn
 from dlrm_app.dates import day_after, day_number, in_units_of
 from dlrm_app.encoding.column_settings import (
     ColumnSettings,
@@ -20,7 +22,7 @@ from dlrm_app.encoding.column_settings import (
 )
 from dlrm_app.encoding.dense import LOGIT
 from dlrm_app.encoding.sparse import FIRST_ID, MISSING_ID
-from dlrm_app.logs.spec import Spec
+from dlrm_app.logs.spec import LogColumn, Spec
 from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
@@ -48,7 +50,8 @@ class VocabularyRule:
 class ColumnRules:
     """The rules by which the columns are made, from the settings alone.
 
-    base: the dataset whose encodings are used, or grown; the last five fields then hold only columns that it lacks
+    base: the dataset whose encodings are used, or grown; fields from ``dense`` to ``targets`` then hold only columns
+        that it lacks
     day: the day of vocabularies that grow
     counted: sparse columns whose distinct values are counted while rows are encoded; vocabularies count their own
     groups: the sparse columns, by number, that share each vocabulary to make
@@ -58,6 +61,9 @@ class ColumnRules:
     sizes: ids per row of each sparse column; None for as many as the log has
     buckets: the sparse columns made of dense ones
     targets: the sparse columns that also get a dense column with their click rate
+    vectors: the columns of vectors in each row
+    looked_up: the columns that look vectors up, to be made of their files
+    vector_type: the type in which these are kept
     """
 
     base: Manifest | None
@@ -70,6 +76,9 @@ class ColumnRules:
     sizes: tuple[int | None, ...] = ()
     buckets: tuple[SparseColumn, ...] = ()
     targets: tuple[str, ...] = ()
+    vectors: tuple[VectorColumn, ...] = ()
+    looked_up: tuple[LogColumn, ...] = ()
+    vector_type: VectorType = "fp16"
 
     @property
     def grows_from(self) -> Manifest | None:
@@ -84,6 +93,7 @@ class MadeColumns:
     dense: list[DenseColumn]
     sparse: list[SparseColumn]
     lineage: Lineage | None = None
+    vectors: tuple[VectorColumn, ...] = ()
 
 
 def read_base(config: EncodingConfig) -> Manifest | None:
@@ -111,10 +121,9 @@ def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) ->
     """The rules for the columns of ``spec``. ``settings`` has no open choices; ``base`` comes from ``read_base``."""
     encoding, dense = settings.encoding, settings.dense
     names = [column.name for column in spec.sparse]
-    day = None if encoding.day is None else str(encoding.day)
+    day = vocabulary_day(encoding, base)
+    vectors = vector_columns(settings.vector_type, spec, base)
     if base is not None:
-        if day is None and encoding.grow_from:
-            day = day_after(base.lineage.day) if base.lineage else "1"
         has_vocabulary = {c.name for c in base.sparse if c.encoding["kind"] == "vocab" and encoding.grow_from}
         new = new_columns(base, spec)
         counted = frozenset(names) - has_vocabulary - {*new}
@@ -122,7 +131,19 @@ def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) ->
         groups += tuple((names.index(name),) for name in new)
         base_names = {column.name for column in base.dense}
         added = tuple(c for c in dense_columns(dense.transform, spec) if c.name not in base_names)
-        return ColumnRules(base, day, counted, groups, vocabulary_rules(encoding, day, names), added)
+        rules = vocabulary_rules(encoding, day, names)
+        kept = {
+            column.name: column.encoding["vectors"]["dtype"]
+            for column in base.sparse
+            if "vectors" in column.encoding
+        }
+        looked_up = [c for c in spec.looked_up if encoding.grow_from or c.name not in kept]
+        return ColumnRules(
+            *(base, day, counted, groups, rules, added),
+            vectors=vectors,
+            looked_up=tuple(looked_up),
+            vector_type=next(iter(kept.values()), settings.vector_type),
+        )
     hashed = hash_columns(encoding.num_embeddings, spec)
     counted = frozenset(column.name for column in hashed) if encoding.kind == "vocab" else frozenset(names)
     sizes = per_column(settings.sizes, names)
@@ -141,7 +162,23 @@ def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) ->
         tuple(sizes),
         tuple(buckets),
         tuple(chosen(dense.target_columns, [*one_hot, *(column.name for column in buckets)])),
+        vectors,
+        tuple(spec.looked_up),
+        settings.vector_type,
     )
+
+
+def vocabulary_day(encoding: EncodingConfig, base: Manifest | None) -> str | None:
+    """The day of vocabularies that grow: the one that is given, or the one after that of ``base``; None if none does."""
+    if encoding.day is None and encoding.grow_from and base is not None:
+        return day_after(base.lineage.day) if base.lineage else "1"
+    return None if encoding.day is None else str(encoding.day)
+
+
+def vector_columns(dtype: VectorType, spec: Spec, base: Manifest | None) -> tuple[VectorColumn, ...]:
+    """The columns of vectors in each row, which shards keep as ``dtype``, or as those of ``base`` do."""
+    kept = {column.name: column.dtype for column in base.vectors} if base else {}
+    return tuple(VectorColumn(c.name, c.size or 0, kept.get(c.name, dtype)) for c in spec.vectors)
 
 
 def vocabulary_rules(
@@ -235,7 +272,7 @@ def base_groups(base: Manifest, names: Sequence[str]) -> list[tuple[int, ...]]:
     """The numbers, among ``names``, of the columns that share each vocabulary of ``base``."""
     groups: dict[str, list[int]] = {}
     for column in base.sparse:
-        if column.encoding["kind"] == "vocab":
+        if column.encoding["kind"] == "vocab" and "vectors" not in column.encoding:
             groups.setdefault(column.encoding["file"], []).append(names.index(column.name))
     return [tuple(group) for group in groups.values()]
 

@@ -8,11 +8,18 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import Bags, shard_schema, split_keys, time_keys
+from dlrm_app.dataset.arrow import (
+    Bags,
+    shard_schema,
+    split_keys,
+    time_keys,
+)
 from dlrm_app.dataset.dictionary import Indexed, IndexedColumn, IndexedRows, Indexer, JaggedColumns
 from dlrm_app.dataset.manifest import TIME, DenseColumn, KeptColumn, SparseColumn
+from dlrm_app.dataset.vector_columns import VectorColumn
 from dlrm_app.encoding.dense import DenseTransforms, is_target, target_values
 from dlrm_app.encoding.sparse import RARE_ID, SparseEncoder, expand
+from dlrm_app.encoding.vectors import encode_vectors, look_up_vectors
 from dlrm_app.logs.raw_columns import RawColumns, RawList
 from dlrm_app.logs.spec import Spec, list_slots
 from dlrm_app.logs.strings import MISSING_KEY
@@ -44,8 +51,8 @@ class EncodedColumn(NamedTuple):
 class Encoded(IndexedRows):
     """Encoded rows.
 
-    ``missing`` [N + F]: the number of missing values of each dense and sparse column.
-    ``unseen`` [N + F]: the number of values that no vocabulary has seen; zeros unless they are counted.
+    ``missing`` [N + F + V]: the number of missing values of each dense and sparse column, and of vectors.
+    ``unseen`` [N + F + V]: the number of values that no vocabulary has seen; zeros unless they are counted.
     ``keys``: number of a sparse column in the format → its keys, each at least once; empty unless they are wanted.
     """
 
@@ -94,6 +101,19 @@ class _ListEncoder:
 
 
 @dataclass(frozen=True)
+class _VectorEncoder:
+    """Encodes the parser's column ``slot`` by the vocabulary of vectors; rows without any count as missing."""
+
+    slot: int
+    is_list: bool
+    ids: SparseEncoder
+    feature: None = None
+
+    def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
+        return EncodedColumn(*look_up_vectors(raw, self.slot, self.is_list, self.ids))
+
+
+@dataclass(frozen=True)
 class _BucketEncoder:
     """Encodes dense column ``number`` by buckets: 0 for a missing value, else 1 + the number of boundaries up to it."""
 
@@ -125,6 +145,7 @@ class Encoder:
         folder: Path,
         folded: Path | None = None,
         kept: Sequence[KeptColumn] = (),
+        vectors: Sequence[VectorColumn] = (),
     ) -> None:
         self._label, self._weight = spec.label, spec.weight
         raw = [column for column in dense if not is_target(column)]
@@ -157,7 +178,9 @@ class Encoder:
         self._weights = [weights.index(column.weights) for column in sparse if column.weights]
         """The numbers of the element weights that are stored, in the order of the sparse columns."""
         others = [column.name for column in spec.other_labels]
-        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, others)
+        by_row = [column.name for column in spec.vectors]
+        self._vectors = [(by_row.index(column.name), column) for column in vectors]
+        self.schema = shard_schema(self._label, dense, sparse, kept, self._weight, others, vectors)
 
     def encode(
         self,
@@ -180,6 +203,9 @@ class Encoder:
         labels += [np.where(np.isnan(each), np.nan, each).astype(np.float32) for each in raw.other_labels]
         labels += [raw.weights.astype(np.float32)] if self._weight else []
         weights = [_weight_lists(raw.element_weights[number]) for number in self._weights]
+        vectors = [
+            EncodedColumn(*encode_vectors(raw.vectors[number], column)) for number, column in self._vectors
+        ]
         kept = [
             part
             for is_time, slot in self._kept
@@ -187,11 +213,11 @@ class Encoder:
         ]
         return Encoded(
             self.schema,
-            [*labels, *(column.values for column in made), *weights, *kept],
+            [*labels, *(c.values for c in made), *weights, *(c.values for c in vectors), *kept],
             indexed,
             len(raw.labels),
-            np.array([column.num_missing for column in made], np.int64),
-            np.array([column.num_unseen if counts_unseen else 0 for column in made], np.int64),
+            np.array([column.num_missing for column in (*made, *vectors)], np.int64),
+            np.array([c.num_unseen if counts_unseen else 0 for c in (*made, *vectors)], np.int64),
             self._keys(sparse) if wants_keys else {},
         )
 
@@ -269,6 +295,9 @@ def _column_encoder(
     if column.encoding["kind"] == "bucket":
         number = dense[column.encoding["column"]]
         return _BucketEncoder(number, np.array(column.encoding["boundaries"], np.float64))
+    if "vectors" in column.encoding:
+        _, is_list, slot = places[column.encoding["derived"]["of"][0]]
+        return _VectorEncoder(slot, is_list, SparseEncoder([column], folder))
     feature, is_list, slot = places[column.name]
     if is_list:
         return _ListEncoder(slot, feature, SparseEncoder([column], folder))

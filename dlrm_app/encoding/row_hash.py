@@ -38,6 +38,9 @@ def content_hashes(raw: RawColumns, spec: Spec) -> NDArray[np.uint64]:
             _add_keys(raw.keys[slot], hashes)
     for weights in raw.element_weights:
         _add_lists(weights.ends, weights.keys, hashes)
+    for vectors in raw.vectors:
+        narrow = vectors.keys[: vectors.ends[-1]].view(np.float64).astype(np.float32)
+        _add_lists(vectors.ends, narrow.view(np.uint32).astype(np.uint64), hashes)
     _finish(hashes)
     return hashes
 

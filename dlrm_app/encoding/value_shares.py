@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.dataset.splits import ValueCounts
+from dlrm_app.dataset.vector_columns import VectorColumn
 from dlrm_app.encoding.dense import is_target
 from dlrm_app.encoding.encoder import Encoded
 from dlrm_app.table import text_table
@@ -36,11 +37,19 @@ _CHANCE = 1e-5
 
 
 class ValueCounter:
-    """Adds up the values of encoded rows with the columns ``dense`` and ``sparse``."""
+    """Adds up the values of encoded rows with the columns ``dense``, ``sparse`` and ``vectors``."""
 
-    def __init__(self, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]) -> None:
-        self._names = [*(column.name for column in dense), *(column.name for column in sparse)]
-        self._is_counted = [*(not is_target(column) for column in dense), *(True for _ in sparse)]
+    def __init__(
+        self,
+        dense: Sequence[DenseColumn],
+        sparse: Sequence[SparseColumn],
+        vectors: Sequence[VectorColumn] = (),
+    ) -> None:
+        self._names = [c.name for c in dense] + [c.name for c in sparse] + [c.name for c in vectors]
+        self._is_counted = [
+            *(not is_target(column) for column in dense),
+            *(True for _ in (*sparse, *vectors)),
+        ]
         self._lists = [
             (len(dense) + number, column.name) for number, column in enumerate(sparse) if column.multi_hot
         ]

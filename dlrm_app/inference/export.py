@@ -195,7 +195,7 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
     return ExportRecord(
         checkpoint=trained.name,
         step=trained.marker.progress.step,
-        dense=trained.dense_names,
+        dense=trained.input_names,
         features=features,
         tables=_tables_of(source),
         shards=config.shards,
@@ -215,7 +215,7 @@ def _verified(
     """Verifies the file of the format ``name`` against the scores of the trained model. Raises DlrmError."""
     file, load = LOADERS[name]
     run = load(folder / file)
-    refuse_other_scores(folder, file, run, len(source.trained.dense_names), is_weighted=len(example) > 3)
+    refuse_other_scores(folder, file, run, len(source.trained.input_names), is_weighted=len(example) > 3)
     found = verify(folder / file, run, scored, source.batches(config.batch_size), example)
     refuse_loss(found, config.max_auc_loss)
     return found
@@ -255,7 +255,7 @@ def _write_models(
         else:
             logger.info("compiling %s, which takes a minute or less", path.name)
             interface = {  # for programs that read only this file: one name a line, features with their number of ids
-                "dlrm.dense": "\n".join(trained.dense_names),
+                "dlrm.dense": "\n".join(trained.input_names),
                 "dlrm.features": "\n".join(f"{f.num_embeddings} {f.name}" for f in features),
                 "dlrm.torch": installed()["torch"],
                 "dlrm.cpu": " ".join(cpu),

@@ -40,9 +40,10 @@ class RawRows:
 
     def __init__(self, spec: Spec, manifest: Manifest, features: Sequence[str]) -> None:
         self._cursor = ArrowCursor(pa.table({}), spec)
-        self._encoder = Encoder(spec, manifest.dense, manifest.sparse, manifest.folder)
+        columns = manifest.dense, manifest.sparse
+        self._encoder = Encoder(spec, *columns, manifest.folder, vectors=manifest.vectors)
         self._reader = TableReader(manifest, features)
-        self.watch = ValueWatch(manifest.usual_values, ValueCounter(manifest.dense, manifest.sparse))
+        self.watch = ValueWatch(manifest.usual_values, ValueCounter(*columns, manifest.vectors))
         """Compares all rows that were read with the usual ones."""
 
     def read(self, table: pa.Table) -> Iterator[ReadRows]:

@@ -11,13 +11,15 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 
 from dlrm_app.inference.attentive_tables import AttentiveTables
 from dlrm_app.inference.formats import Inputs
+from dlrm_app.inference.projected_tables import ProjectedTables
 from dlrm_app.inference.sharded_tables import ShardedTables
 from dlrm_app.inference.tables import QuantizedTables
 from dlrm_app.loader.batch import CPU, Batch
 from dlrm_app.model.architectures import ARCHITECTURES
-from dlrm_app.model.attention import AttentivePooling
 from dlrm_app.model.build import build_model
+from dlrm_app.model.frozen_rows import vector_blocks
 from dlrm_app.model.loss import ClickTask
+from dlrm_app.model.mixed_bags import Combination
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
@@ -50,6 +52,7 @@ class ScoringModel(nn.Module):
     def tables(self) -> QuantizedTables | ShardedTables:
         """The model's tables, which every architecture keeps in the same place."""
         found = self.model.sparse_arch
+        found = found.tables if isinstance(found, ProjectedTables) else found
         found = found.sums if isinstance(found, AttentiveTables) else found
         assert isinstance(found, (QuantizedTables, ShardedTables))
         return found
@@ -87,6 +90,9 @@ class CheckpointWeights:
 
     def blocks(self, table: Table, num_rows: int = BLOCK_ROWS) -> Iterator[torch.Tensor]:
         """Reads a table's weights in blocks of ``num_rows`` rows [n, dim], in the type that it was trained in."""
+        if table.is_frozen:
+            yield from vector_blocks(table, num_rows)
+            return
         name, _ = self._tables[table.name]
         saved = self._reader.tensors.get(name)
         if saved is None or tuple(saved.size) != (table.rows, table.dim):
@@ -124,18 +130,21 @@ def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], num_sha
     weights = CheckpointWeights(trained)
     model = weights.model
     stacked = ARCHITECTURES[trained.spec.config.kind].interacts
-    attentive = [module for module in model.modules() if isinstance(module, AttentivePooling)]
+    combined = next((module for module in model.modules() if isinstance(module, Combination)), None)
     attends = any(table.attention for table in trained.tables)
+    projections = combined.projections if combined is not None else None
     given = trained.tables, types, weights.blocks
-    stacks = stacked and not attends
+    stacks = stacked and projections is None
     tables = (
-        ShardedTables(*given, num_shards, stacked=stacks)
+        ShardedTables(*given, num_shards, stacked=stacks and not attends)
         if num_shards > 1
-        else QuantizedTables(*given, stacked=stacks)
+        else QuantizedTables(*given, stacked=stacks and not attends)
     )
-    model.sparse_arch = (
-        AttentiveTables(trained.tables, tables, attentive[0], stacked=stacked) if attends else tables
-    )
+    model.sparse_arch = tables
+    if combined is not None and attends:
+        model.sparse_arch = AttentiveTables(trained.tables, tables, combined.attention, stacked=stacks)
+    if projections is not None:
+        model.sparse_arch = ProjectedTables(model.sparse_arch, projections, trained.spec, stacked=stacked)
     is_weighted = any(table.weighted for table in trained.tables)
     scoring = WeightedScoringModel(model) if is_weighted else ScoringModel(model)
     return scoring.eval().requires_grad_(False)

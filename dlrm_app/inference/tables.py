@@ -52,7 +52,9 @@ def table_types(tables: Sequence[Table], default: str, by_pattern: Mapping[str, 
     types = {}
     for table in tables:
         fitting = [kind for pattern, kind in by_pattern.items() if fnmatchcase(table.name, pattern)]
-        types[table.name] = fitting[-1] if fitting else default
+        # vectors of float16 are no more exact in float32
+        unchanged = table.data_type if table.is_frozen else "fp32"
+        types[table.name] = fitting[-1] if fitting else unchanged if default == "fp32" else default
     narrow = [table.name for table in tables if types[table.name] == "int2" and table.dim % _INT2_DIM]
     rule = f"needs tables whose dim is a multiple of {_INT2_DIM}, but that of {listed(narrow)} is not"
     cure = "use quantize=int4, or quantize_tables={TABLE: int4} for each of them"

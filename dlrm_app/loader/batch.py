@@ -13,6 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.vector_columns import width_of
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.loader.batch_order import BatchPlan, Order, eval_order
 from dlrm_app.loader.prefetch import prefetch_items
@@ -56,7 +57,8 @@ def one_hot_lengths(size: int, device: torch.device) -> torch.Tensor:
 
 @dataclass
 class Batch(Pipelineable):
-    """A batch: ``dense_features`` [B, N] float32, ``sparse_features`` with a key per feature, labels and weights.
+    """A batch: ``dense_features`` [B, N + W] float32, the values of dense columns and behind them the numbers of
+    vectors, ``sparse_features`` with a key per feature, labels and weights.
 
     ``sparse_features`` has a weight for each id if the elements of a feature have weights: 1 for the others'. Rows from
     ``num_valid`` on are padding: dense 0, empty bags, labels 0. ``is_one_hot``: every bag holds one id, and
@@ -115,7 +117,7 @@ class BatchMaker:
         self._features = list(features)
         self._weighed = [place for place, name in enumerate(features) if name in have_weights]
         """The places of the features whose elements have weights."""
-        self._num_dense = len(manifest.dense)
+        self._num_dense = len(manifest.dense) + width_of(manifest.vectors)
         self._batch_size = batch_size
         self._device = device
         self._pinned = device.type == "cuda"

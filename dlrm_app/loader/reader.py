@@ -19,7 +19,9 @@ from dlrm_app.dataset.arrow import (
     read_ids,
     read_keys,
     read_other_label,
+    read_vectors,
     read_weights,
+    unpack_vectors,
     with_ids,
 )
 from dlrm_app.dataset.dictionary import IndexedRows
@@ -54,7 +56,8 @@ ROWS_TOGETHER = 256
 
 
 class TableReader:
-    """Encoded tables → the columns that a model reads: all dense columns, sparse ``features`` in their order, labels.
+    """Encoded tables → the columns that a model reads: all dense columns and vectors, sparse ``features`` in their order,
+    labels.
 
     Labels that the dataset does not have are missing in all rows; a model may have learnt them from another dataset.
     The weights of features' elements come with them, if they have any.
@@ -67,6 +70,7 @@ class TableReader:
         columns = {column.name: column for column in manifest.sparse}
         self._dense = [column.name for column in manifest.dense]
         self._sparse = [columns[name] for name in features]
+        self._vectors = manifest.vectors
         self.label = manifest.label
         self.other_labels = [each.name for each in manifest.other_labels]
         self._stored = {name for split in manifest.splits.values() for name in split.labels}
@@ -82,6 +86,7 @@ class TableReader:
         """The names of the columns to read."""
         names = [*self._dense, *(column.name for column in self._sparse)]
         names += [column.weights for column in self._sparse if column.weights]
+        names += [column.name for column in self._vectors]
         labels = [name for name in self.other_labels if name in self._stored]
         supervision = [name for name in (self.label, *labels, self.weight) if name]
         return [*names, *supervision] if has_label and self.label else names
@@ -104,7 +109,8 @@ class TableReader:
                 for column, ids in zip(self._sparse, sparse, strict=True)
                 if column.weights and isinstance(ids, Bags)
             ]
-            return Columns(dense, sparse, supervision, element_weights)
+            vectors = [read_vectors(table, column) for column in self._vectors]
+            return Columns(dense, sparse, supervision, element_weights, vectors)
         except ColumnError as error:
             raise DataError(Problem(str(origin), f"is wrong in {error}", "preprocess again")) from error
 
@@ -125,6 +131,7 @@ class TableReader:
                 if column.weights
                 for weights in [rows.bags(place[column.weights])]
             ],
+            vectors=[unpack_vectors(rows.bags(place[c.name]).values, c) for c in self._vectors],
         )
 
     def _known_ids(self, sparse: list[NDArray[np.int32] | Bags]) -> list[NDArray[np.int32] | Bags]:

@@ -25,7 +25,7 @@ class Columns:
 
     Ids are int32 as in the files. A table has fewer than 2^31 rows, and 64 bits would double memory, copies to the
     device and the exchange between ranks. ``element_weights``: the bits of a weight for each id, of the
-    features that have them.
+    features that have them. ``vectors``: [R, S] of each column of vectors.
     """
 
     dense: Sequence[NDArray[np.float32]]
@@ -34,6 +34,7 @@ class Columns:
     """Numbers that loss and metrics read, but no model: the labels, the main one first, NaN where a row lacks another
     one; and the weights, if rows have any."""
     element_weights: Sequence[Bags] = ()
+    vectors: Sequence[NDArray[np.float32]] = ()
 
     def __len__(self) -> int:
         return len(self.supervision[0])
@@ -41,7 +42,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Rows:
-    """``dense`` [rows, N], the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the labels, and
+    """``dense`` [rows, N], of dense columns and behind them the numbers of vectors, the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the labels, and
     the weight if rows have one.
 
     Arrays that were made for these rows are parts of ``memory``. The bits of element weights follow the ids and are
@@ -108,7 +109,7 @@ def arrange(
 
     The result overwrites ``memory`` if that is large enough.
     """
-    size, num_dense = len(columns), len(columns.dense)
+    size, num_dense = len(columns), _num_numbers(columns)
     one_hot = [ids for ids in columns.features if not isinstance(ids, Bags)]
     bags = [ids for ids in columns.features if isinstance(ids, Bags)] + [*columns.element_weights]
     supervision = columns.supervision
@@ -124,7 +125,7 @@ def arrange(
     ids = parts[2].reshape(len(one_hot), size)
     ordered_bags = [Bags(*pair) for pair in zip(parts[3::2], parts[4::2], strict=True)]
     rows = np.arange(size, dtype=np.int32) if order is None else order.astype(np.int32)
-    gather_rows(_addresses(columns.dense), rows, dense)
+    _gather_dense(columns, rows, dense)
     for number, values in enumerate(supervision):
         taught[:, number] = values[rows]
     gather_columns(_addresses(one_hot), rows, ids)
@@ -138,12 +139,26 @@ def arrange(
 def in_given_order(columns: Columns) -> Rows:
     """The rows of ``columns`` as they are; only numbers are copied. For few rows this takes less time than ``arrange``."""
     size, supervision = len(columns), columns.supervision
-    dense = np.empty((size, len(columns.dense)), np.float32)
-    gather_rows(_addresses(columns.dense), np.arange(size, dtype=np.int32), dense)
+    dense = np.empty((size, _num_numbers(columns)), np.float32)
+    _gather_dense(columns, np.arange(size, dtype=np.int32), dense)
     numbers = np.empty((size, len(supervision)), np.float32)
     for number, values in enumerate(supervision):
         numbers[:, number] = values
     return Rows(dense, [*columns.features, *columns.element_weights], numbers, np.empty(0, np.int32))
+
+
+def _num_numbers(columns: Columns) -> int:
+    """The dense values and the numbers of vectors of a row."""
+    return len(columns.dense) + sum(vectors.shape[1] for vectors in columns.vectors)
+
+
+def _gather_dense(columns: Columns, order: NDArray[np.int32], out: NDArray[np.float32]) -> None:
+    """Fills ``out`` [rows, N + W] with dense values and vectors, in ``order``."""
+    at = len(columns.dense)
+    gather_rows(_addresses(columns.dense), order, out[:, :at] if columns.vectors else out)
+    for vectors in columns.vectors:
+        out[:, at : at + vectors.shape[1]] = vectors[order]
+        at += vectors.shape[1]
 
 
 def _addresses(arrays: Sequence[NDArray[np.generic]]) -> NDArray[np.uint64]:

@@ -63,6 +63,7 @@ class SampledRows:
         self._dense, self._features = [column.name for column in manifest.dense], list(features)
         have_weights = {column.name for column in manifest.sparse if column.weights}
         self._weighed = [name for name in features if name in have_weights]
+        self._vectors = [column.name for column in manifest.vectors]
         self._values = _read(reader, self.numbers)
         self._own = np.arange(*(place * size // ranks.world_size for place in (ranks.rank, ranks.rank + 1)))
         self._maker = BatchMaker(
@@ -74,11 +75,13 @@ class SampledRows:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are read: dense ones, then sparse ones."""
-        return [*self._dense, *self._features]
+        """The columns that are read: dense ones, then sparse ones, then vectors."""
+        return [*self._dense, *self._features, *self._vectors]
 
     def column(self, name: str) -> NDArray[np.float32] | NDArray[np.int32] | Bags:
-        """The values of a dense column or the ids of a sparse one, of all rows."""
+        """The values of a dense column or the ids of a sparse one, of all rows; of vectors, their first numbers."""
+        if name in self._vectors:
+            return self._values.vectors[self._vectors.index(name)][:, 0]
         if name in self._dense:
             return self._values.dense[self._dense.index(name)]
         return self._values.features[self._features.index(name)]
@@ -103,6 +106,7 @@ class SampledRows:
                 taken_bags(weights, rows_of(name))
                 for name, weights in zip(self._weighed, columns.element_weights, strict=True)
             ],
+            [values[rows_of(name)] for name, values in zip(self._vectors, columns.vectors, strict=True)],
         )
         return ShuffledBatches(rows, self._maker, self._batch_size, self._num_batches)
 
@@ -121,6 +125,7 @@ def _read(reader: SplitReader, numbers: NDArray[np.int64]) -> Columns:
         [_joined(ids) for ids in zip(*(part.features for part in parts), strict=True)],
         [np.concatenate(values) for values in zip(*(part.supervision for part in parts), strict=True)],
         [_joined_bags(weights) for weights in zip(*(part.element_weights for part in parts), strict=True)],
+        [np.concatenate(values) for values in zip(*(part.vectors for part in parts), strict=True)],
     )
 
 
@@ -131,6 +136,7 @@ def _taken_rows(columns: Columns, rows: NDArray[np.int64]) -> Columns:
         features=[taken(ids, rows) for ids in columns.features],
         supervision=[values[rows] for values in columns.supervision],
         element_weights=[taken_bags(weights, rows) for weights in columns.element_weights],
+        vectors=[values[rows] for values in columns.vectors],
     )
 
 

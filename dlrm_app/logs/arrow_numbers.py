@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.logs.arrow_texts import bits_of, has_no_value, set_absent
 from dlrm_app.logs.fields import FLOAT32_LIMIT, LEAST_WEIGHT
-from dlrm_app.logs.spec import ELEMENT_WEIGHTS, LogColumn
+from dlrm_app.logs.spec import ELEMENT_WEIGHTS, VECTOR, LogColumn
 from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT
 
 _DAY = 86_400
@@ -22,6 +22,7 @@ LIMITS = {
     "label": (0.0, 1.0),
     "weight": (0.0, _LARGEST_FLOAT),
     ELEMENT_WEIGHTS: (0.0, _LARGEST_FLOAT),
+    VECTOR: (-_LARGEST_FLOAT, _LARGEST_FLOAT),
     "integer": (-LARGEST, LARGEST),
     "float": (-_LARGEST_FLOAT, _LARGEST_FLOAT),
     "score": (0.0, 1.0),

@@ -7,7 +7,7 @@ empty element of text. Functions import pyarrow.compute themselves, because it t
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -31,7 +31,7 @@ from dlrm_app.logs.arrow_numbers import (
     spread_distinct,
 )
 from dlrm_app.logs.arrow_texts import fill_spans, parse_keys, parse_numbers, shown_text, texts_of
-from dlrm_app.logs.codes import column_codes, kind_code
+from dlrm_app.logs.codes import column_codes, kind_code, vector_slots
 from dlrm_app.logs.fields import FIRST_TIME, LAST_TIME
 from dlrm_app.logs.null_words import null_lists, null_numbers, null_values, null_words_of, set_missing
 from dlrm_app.logs.parquet_columns import TEXTS
@@ -40,6 +40,7 @@ from dlrm_app.logs.raw_columns import RawColumns, RawList, are_missing, raw_colu
 from dlrm_app.logs.rejects import (
     EXCERPT_BYTES,
     NEVER_MISSING,
+    SAYS_ALL,
     RejectedLine,
     rule_name,
 )
@@ -47,6 +48,7 @@ from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.parquet_units import ParquetUnit
 from dlrm_app.logs.spec import (
     ELEMENT_WEIGHTS,
+    VECTOR,
     LogColumn,
     Spec,
     list_slots,
@@ -76,8 +78,9 @@ class ArrowCursor(Position):
         ]
         self._slots = list_slots(spec)
         self._numbers = [column.name for column in (*spec.extra_numbers, *spec.dense)]
-        self._lists = [name for name, (is_list, _) in self._slots.items() if is_list] + [*weight_slots(spec)]
-        """The names of lists and of element weights, by their slots."""
+        self._lists = [name for name, (is_list, _) in self._slots.items() if is_list]
+        self._lists += [*weight_slots(spec), *vector_slots(spec)]
+        """The names of lists, of element weights and of vectors, by their slots."""
         self._num_keys = sum(not is_list for is_list, _ in self._slots.values())
         self.restart(table)
 
@@ -132,6 +135,7 @@ class ArrowCursor(Position):
         lists = [found[name] for name in self._lists]
         faults = self._bad_columns(states)
         faults += self._unlike(lists) if spec.element_weights else ()
+        faults += self._unsized(found) if spec.vectors else ()
         if faults:
             rows = self._reject(start, table, faults)
             values, spans, labels = values[:, rows], spans[:, rows[: spans.shape[1]]], labels[rows]
@@ -156,6 +160,14 @@ class ArrowCursor(Position):
             sizes = np.diff(weights.ends), np.diff(elements.ends) - are_missing(elements)
             if (is_bad := sizes[0] != sizes[1]).any():
                 yield Fault(column, is_bad, sizes)
+
+    def _unsized(self, found: Mapping[str, RawList]) -> Iterator[Fault]:
+        """The columns of vectors with other sizes than theirs. A vector may be missing."""
+        for column in self._spec.vectors:
+            sizes = np.diff(found[column.name].ends)
+            wanted = np.full_like(sizes, column.size or 0)
+            if (is_bad := (sizes != 0) & (sizes != wanted)).any():
+                yield Fault(column, is_bad, (sizes, wanted))
 
     def _reject(self, start: int, table: pa.Table, faults: Sequence[Fault]) -> NDArray[np.int64]:
         """Records every row with a bad value and its first bad column. Returns the numbers of the other rows."""
@@ -191,9 +203,9 @@ class ArrowCursor(Position):
         """The lists of ``elements``; sets the states of rows with a bad one to BAD."""
         column, read = reading.column, self._values_of(elements, reading)
         keys = read.values.view(np.uint64)
-        if column.role == ELEMENT_WEIGHTS:
+        if column.role in (ELEMENT_WEIGHTS, VECTOR):
             keys = (keys.view(np.float64) + 0.0).view(np.uint64)  # -0.0 has the bits of MISSING_KEY
-        is_bad = read.states != PRESENT if column.role in NEVER_MISSING else read.states == BAD
+        is_bad = read.states != PRESENT if column.role in SAYS_ALL else read.states == BAD
         if is_bad.any():
             num_bad = ends_of(is_bad)
             states[num_bad[ends[1:]] > num_bad[ends[:-1]]] = BAD

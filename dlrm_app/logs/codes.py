@@ -10,6 +10,7 @@ from dlrm_app.logs.spec import (
     ELEMENT_WEIGHTS,
     FORMATTED,
     OTHER_LABEL,
+    VECTOR,
     LogColumn,
     Spec,
     list_slots,
@@ -22,6 +23,7 @@ _KINDS: dict[str | tuple[str, str | None], int] = {
     "weight": fields.WEIGHT,
     (OTHER_LABEL, "label"): fields.OTHER_LABEL,
     ELEMENT_WEIGHTS: fields.ELEMENT_WEIGHT,
+    VECTOR: fields.VECTOR,
     ("dense", "integer"): fields.DENSE_INTEGER,
     ("dense", "float"): fields.DENSE_FLOAT,
     ("dense", "score"): fields.DENSE_SCORE,
@@ -70,6 +72,7 @@ def column_codes(spec: Spec) -> NDArray[np.int64]:
     slots = {column.name: slot for slot, column in enumerate([*spec.extra_numbers, *spec.dense])}
     slots |= {name: slot for name, (_, slot) in list_slots(spec).items()}
     slots |= {name: slot for name, (slot, _) in weight_slots(spec).items()}
+    slots |= vector_slots(spec)
     codes = [
         (
             kind_code(column),
@@ -81,3 +84,21 @@ def column_codes(spec: Spec) -> NDArray[np.int64]:
         for column in spec.fields
     ]
     return np.array(codes, np.int64)
+
+
+def vector_slots(spec: Spec) -> dict[str, int]:
+    """Column of vectors → the number of its array in the parser, behind the lists and the weights."""
+    num_lists = sum(column.separator is not None for column in spec.sparse)
+    first = num_lists + len(spec.element_weights)
+    return {column.name: slot for slot, column in enumerate(spec.vectors, first)}
+
+
+def sized_codes(spec: Spec) -> NDArray[np.int64]:
+    """The columns whose lists have given numbers of elements [W, 4]: element weights (the column's place, the slots of
+    its lists and of theirs, 0), then vectors (place, slot, -1, size).
+    """
+    weights, vectors = weight_slots(spec), vector_slots(spec)
+    places = [*enumerate(spec.fields)]
+    sized = [(place, *weights[c.name], 0) for place, c in places if c.role == ELEMENT_WEIGHTS]
+    sized += [(place, vectors[c.name], -1, c.size or 0) for place, c in places if c.role == VECTOR]
+    return np.array(sized, np.int64).reshape(-1, 4)

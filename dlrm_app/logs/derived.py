@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import FNV_START, add_byte, as_key
 from dlrm_app.logs.read_derived import DERIVED_KINDS
-from dlrm_app.logs.spec import Spec, list_slots
+from dlrm_app.logs.spec import LOOKED_UP, Spec, list_slots
 from dlrm_app.logs.strings import MISSING_KEY
 from dlrm_app.logs.zones import Offsets
 
@@ -43,7 +43,8 @@ def derive(
     dense_slots = {column.name: slot for slot, column in enumerate(spec.dense)}
     sparse_slots = {name: slot for name, (_, slot) in list_slots(spec).items()}
     time_of = {column.name: times[slot] for slot, column in enumerate(spec.times)}
-    for column in sorted(spec.derived, key=lambda column: _ORDER.index(column.rule)):
+    computed = [column for column in spec.derived if column.role != LOOKED_UP]
+    for column in sorted(computed, key=lambda column: _ORDER.index(column.rule)):
         if column.rule == "cross":
             parts = np.array([sparse_slots[name] for name in column.of], np.int64)
             _cross(keys, parts, keys[sparse_slots[column.name]])

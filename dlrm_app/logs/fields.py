@@ -4,6 +4,7 @@ label    0, 1, 0.0, 1.0, true or false
 other    a label that may be absent
 weight   0, or a number from float32's smallest normal one to its greatest; never absent
 integer  an optional sign and digits, within ±(2^63 - 1); also as a float's text, 1015.0, within ±2^53
+vector   each of its numbers is a float that is present
 float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
 hex      1 to 8 hexadecimal digits, upper or lower case
 string   UTF-8 without NUL, see ``strings``; whole ones have no fraction
@@ -36,7 +37,7 @@ from dlrm_app.logs.words import WORD, hex_of, load_field, padded
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, DENSE_SCORE, KEY_INTEGER, KEY_HEX, KEY_STRING, KEY_WHOLE = range(9)
 TIME_SECONDS, TIME_MILLISECONDS, TIME_MICROSECONDS, TIME_NANOSECONDS, TIME_ISO = range(9, 14)
-WEIGHT, TIME_FORMAT, OTHER_LABEL, ELEMENT_WEIGHT = range(14, 18)
+WEIGHT, TIME_FORMAT, OTHER_LABEL, ELEMENT_WEIGHT, VECTOR = range(14, 19)
 """Codes of a column's content."""
 
 UNITS = np.array([1.0, 1e3, 1e6, 1e9])
@@ -98,7 +99,7 @@ def is_null_word(text, start, stop, column):  # type: ignore[no-untyped-def]  # 
 def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
     """True if the field, which is not a value of ``column``, is a null word, or a number that equals one."""
     kind = column[0]
-    if kind in (LABEL, WEIGHT, ELEMENT_WEIGHT) or len(column) == NULLS:
+    if kind in (LABEL, WEIGHT, ELEMENT_WEIGHT, VECTOR) or len(column) == NULLS:
         return False
     if is_null_word(text, start, stop, column):
         return True
@@ -239,6 +240,8 @@ def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # co
             return np.nan, ABSENT
         label, state = parse_label(text, start, stop)
         return np.float64(label), state
+    if kind == VECTOR:
+        return parse_float(text, start, stop)
     if kind >= TIME_SECONDS:
         return _parse_time(text, start, stop, kind)
     value, state = parse_float(text, start, stop)
@@ -249,7 +252,7 @@ def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # co
 
 @njit_uncounted
 def parse_key(text, start, stop, kind, doubled):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (the key of a sparse value, or the bits of an element's weight; its state).
+    """Returns (the key of a sparse value, or the bits of an element's weight or of a vector's number; its state).
 
     ``doubled``: a byte that is written twice in strings.
     """
@@ -259,11 +262,11 @@ def parse_key(text, start, stop, kind, doubled):  # type: ignore[no-untyped-def]
         return parse_string(text, start, stop, doubled)
     if kind == KEY_WHOLE:
         return parse_whole_string(text, start, stop, doubled)
-    if kind == ELEMENT_WEIGHT:
-        weight, state = parse_number(text, start, stop, kind)
-        return np.float64(weight + 0.0).view(np.uint64), state  # -0.0 has the bits of MISSING_KEY
-    number, state = parse_whole(text, start, stop)
-    return np.uint64(number) if state == PRESENT else MISSING_KEY, state
+    if kind in (ELEMENT_WEIGHT, VECTOR):
+        number, state = parse_number(text, start, stop, kind)
+        return np.float64(number + 0.0).view(np.uint64), state  # -0.0 has the bits of MISSING_KEY
+    whole, state = parse_whole(text, start, stop)
+    return np.uint64(whole) if state == PRESENT else MISSING_KEY, state
 
 
 @njit_uncounted

@@ -52,7 +52,8 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     num_lines,  # to read at most
     marks,  # (delimiter, quote or -1)
     columns,  # int64 [C, 3 + …]: ``parser.column_codes``
-    weighed,  # int64 [W, 3]: a column of element weights, its place in ``lists``, that of its list
+    sized,  # int64 [W, 4]: a column of element weights or vectors, its place in ``lists``, that of its list, or -1 and
+    # the size of vectors
     header,  # uint64 [H]: the keys of a repeated header, in the first keys of a row
     out,  # (labels uint8 [R], times and dense float64 [T + N, R], keys uint64 [F, R], spans int64 [F, R or 0, 2])
     lists,  # of C list columns (ends int64 [C, R + 1], keys uint64 [C, V], spans int64 [C, V or 0, 2])
@@ -85,7 +86,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
         end, fault = _parse_line(text, at, marks, columns, out, lists, row)
         if fault == _NO_ROOM:
             return at, row, lines, num_rejects, LISTS_FULL
-        unlike = _unlike(weighed, lists[0], row) if fault == _FINE else -1
+        unlike = _unlike(sized, lists[0], row) if fault == _FINE else -1
         is_header = fault == _FINE and len(header) > 0 and _is_header(out[2], row, header)
         if fault == _FINE and unlike < 0 and not is_header and end - at <= MAX_LINE:
             row += 1
@@ -95,8 +96,8 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
             if is_header:
                 why = HEADER, 0, at, at
             if unlike >= 0 and end - at <= MAX_LINE:
-                column, weights, elements = weighed[unlike]
-                why = UNLIKE, column, _size(lists[0], weights, row), _size(lists[0], elements, row)
+                size, wanted_size = _sizes(sized[unlike], lists[0], row)
+                why = UNLIKE, sized[unlike, 0], size, wanted_size
             rejects[num_rejects, 0], rejects[num_rejects, 1], rejects[num_rejects, 2] = lines, at, end
             for place in range(4):
                 rejects[num_rejects, 3 + place] = why[place]
@@ -134,10 +135,18 @@ def _size(ends, slot, row):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit_uncounted
-def _unlike(weighed, ends, row):  # type: ignore[no-untyped-def]  # compiled
-    """The first of ``weighed`` with another number of elements than its list; -1 for none."""
-    for number in range(len(weighed)):
-        if _size(ends, weighed[number, 1], row) != _size(ends, weighed[number, 2], row):
+def _sizes(column, ends, row):  # type: ignore[no-untyped-def]  # compiled
+    """(the number of elements of one of ``sized``, the number that it must have)."""
+    _, slot, elements, size = column
+    return _size(ends, slot, row), _size(ends, elements, row) if elements >= 0 else size
+
+
+@njit_uncounted
+def _unlike(sized, ends, row):  # type: ignore[no-untyped-def]  # compiled
+    """The first of ``sized`` with another number of elements than it must have; -1 for none. A vector may be missing."""
+    for number in range(len(sized)):
+        size, wanted = _sizes(sized[number], ends, row)
+        if size != wanted and (size > 0 or sized[number, 2] >= 0):
             return number
     return -1
 

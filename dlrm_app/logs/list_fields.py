@@ -3,7 +3,7 @@
 import numpy as np
 
 from dlrm_app.kernels.compiled import njit_uncounted
-from dlrm_app.logs.fields import ELEMENT_WEIGHT, is_null, parse_key
+from dlrm_app.logs.fields import ELEMENT_WEIGHT, VECTOR, is_null, parse_key
 from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT
 
 _BLANK, _TAB, _APOSTROPHE, _QUOTE = (ord(mark) for mark in " \t'\"")
@@ -47,7 +47,7 @@ def parse_list(text, begin, behind, column, doubled, lists, row):  # type: ignor
             keys[weights, index + shift] = bits
             last = behind_value
         keys[slot, index], state = parse_key(text, first, last, kind, doubled)
-        if state == BAD or (state == ABSENT and kind == ELEMENT_WEIGHT):
+        if state == BAD or (state == ABSENT and kind in (ELEMENT_WEIGHT, VECTOR)):
             if not is_null(text, first, last, column):
                 return 0
             keys[slot, index] = MISSING_KEY

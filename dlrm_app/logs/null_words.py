@@ -32,6 +32,7 @@ from dlrm_app.logs.fields import (
     TIME_NANOSECONDS,
     TIME_SECONDS,
     UNITS,
+    VECTOR,
     WEIGHT,
     parse_key,
     parse_number,
@@ -50,7 +51,13 @@ def null_values(content: int, words: tuple[str, ...]) -> NDArray[np.uint64] | ND
 
     ``content``: the code of the column's content in ``fields``.
     """
-    if content in (LABEL, WEIGHT, ELEMENT_WEIGHT, TIME_FORMAT):  # a format's null words are compared as texts
+    if content in (
+        LABEL,
+        WEIGHT,
+        ELEMENT_WEIGHT,
+        VECTOR,
+        TIME_FORMAT,
+    ):  # a format's null words are compared as texts
         return np.zeros(0)
     if content in (KEY_INTEGER, DENSE_INTEGER):
         whole = _rounded(words, np.int64)
@@ -96,7 +103,7 @@ def null_numbers(
     They are rounded as those of the file are: -0.1 as float32 is not the -0.1 of float64.
     """
     dtype: type[np.number] = read_as.to_pandas_dtype()
-    if content in (LABEL, WEIGHT, ELEMENT_WEIGHT, TIME_ISO):
+    if content in (LABEL, WEIGHT, ELEMENT_WEIGHT, VECTOR, TIME_ISO):
         return null_values(content, words).astype(dtype)
     numbers = _rounded(words, stored.to_pandas_dtype() if pa.types.is_floating(stored) else dtype)
     if content in (TIME_MILLISECONDS, TIME_MICROSECONDS, TIME_NANOSECONDS):

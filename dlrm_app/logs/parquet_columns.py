@@ -6,16 +6,17 @@ import pyarrow as pa
 
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
-from dlrm_app.logs.rejects import NEVER_MISSING, rule_name
+from dlrm_app.logs.rejects import SAYS_ALL, rule_name
 from dlrm_app.logs.sources.parquet_units import footer_of, schema_of
 from dlrm_app.logs.sources.source import InputFile
-from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, OTHER_LABEL, Cures, LogColumn, Spec
+from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, OTHER_LABEL, VECTOR, Cures, LogColumn, Spec
 
 NUMBER, TEXT, TIME, FLAG, NULL = "numbers", "strings", "times", "true or false", "nulls alone"
 _FITTING = {
     "label": (NUMBER, TEXT, FLAG),
     "weight": (NUMBER, TEXT),
     ELEMENT_WEIGHTS: (NUMBER, TEXT),
+    VECTOR: (NUMBER, TEXT),
     "integer": (NUMBER, TEXT, TIME, FLAG),
     "float": (NUMBER, TEXT, TIME, FLAG),
     "score": (NUMBER, TEXT),
@@ -196,9 +197,11 @@ def _faults(column: LogColumn, kind: pa.DataType) -> list[tuple[str, str]]:
         cure = ", or add a separator to it in dataset.columns, which makes it a list"
     else:
         fits, cure = items in (TEXT, NULL) or (fits and is_list), ""
+    if fits and pa.types.is_fixed_size_list(kind) and column.size not in (None, kind.list_size):
+        return [(f"the vectors' size is {column.size}", f"give size: {kind.list_size}, or cast it")]
     if fits:
         return []
-    is_role = column.role in (*NEVER_MISSING, OTHER_LABEL)
+    is_role = column.role in (*SAYS_ALL, OTHER_LABEL)
     what = f"a {column.role}" if is_role else f"a {column.role} column of kind {column.kind}"
     what = "another label" if column.role == OTHER_LABEL else what
     lists = " in lists" * (column.separator is not None)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.logs import lines
-from dlrm_app.logs.codes import column_codes, kind_code
+from dlrm_app.logs.codes import column_codes, kind_code, sized_codes
 from dlrm_app.logs.null_words import null_values, null_words_of, set_missing
 from dlrm_app.logs.raw_columns import RawColumns, RawList, raw_columns
 from dlrm_app.logs.rejects import (
@@ -20,7 +20,7 @@ from dlrm_app.logs.rejects import (
 from dlrm_app.logs.sources.feeds import LineUnit
 from dlrm_app.logs.sources.text_units import MAX_LINE
 from dlrm_app.logs.sources.units import Block
-from dlrm_app.logs.spec import ELEMENT_WEIGHTS, Spec, list_slots, weight_slots
+from dlrm_app.logs.spec import Spec, list_slots
 from dlrm_app.logs.strings import MISSING_KEY, parse_string
 
 _SHOWN_BYTES = 60
@@ -100,15 +100,10 @@ class Parser:
             if len(nulls := null_values(kind_code(column), null_words_of(column, spec)))
         }
         self._num_dense = len(spec.extra_numbers) + len(spec.dense)
-        weights = [
-            (place, *weight_slots(spec)[column.name])
-            for place, column in enumerate(spec.fields)
-            if column.role == ELEMENT_WEIGHTS
-        ]
-        self._weighed = np.array(weights, np.int64).reshape(-1, 3)
+        self._sized = sized_codes(spec)
         self._header = _header_keys(spec)
         self._one_hot = len(spec.sparse) - num_lists + len(spec.kept)
-        self._lists = num_lists + len(spec.element_weights)
+        self._lists = num_lists + len(spec.element_weights) + len(spec.vectors)
         self.rows = 0
         self._make_room(min(capacity, max(MOST_VALUES // (self._num_dense + len(spec.sparse) + 1), 1)))
         self._list_keys = np.empty((self._lists, 0), np.uint64)
@@ -147,7 +142,7 @@ class Parser:
         """
         out = (self._labels, self._dense, self._keys, self._spans)
         at, self.rows, count, num_rejects, why = lines.parse_lines(
-            *(text, start, stop, num_lines, self._marks, self._columns, self._weighed, self._header, out),
+            *(text, start, stop, num_lines, self._marks, self._columns, self._sized, self._header, out),
             *((self._list_ends, self._list_keys, self._list_spans), self.rows, self._rejects),
         )
         if why == lines.ROWS_FULL and self.rows < self._capacity:

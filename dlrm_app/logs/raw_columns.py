@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.dictionary import JaggedColumns
+from dlrm_app.logs.codes import vector_slots
 from dlrm_app.logs.derived import derive
 from dlrm_app.logs.null_words import padding_key
 from dlrm_app.logs.spec import LogColumn, Spec, list_slots, weight_slots
@@ -72,6 +73,7 @@ class RawColumns:
     ``weights`` float64 [R]: 1 if rows have none.
     ``other_labels`` float64 [L - 1, R]: NaN if missing.
     ``element_weights``: lists whose keys are the bits of a float64 for each element of their list.
+    ``vectors``: lists whose keys are the bits of the float64 numbers of each vector; empty if it is missing.
     """
 
     labels: NDArray[np.uint8]
@@ -84,6 +86,7 @@ class RawColumns:
     weights: NDArray[np.float64]
     other_labels: NDArray[np.float64]
     element_weights: Sequence[RawList] = ()
+    vectors: Sequence[RawList] = ()
 
     def take(self, rows: NDArray[np.int64]) -> "RawColumns":
         """Copies ``rows``, given by their numbers in rising order."""
@@ -101,6 +104,7 @@ class RawColumns:
             self.weights[rows],
             self.other_labels[:, rows],
             [each.take(rows) for each in self.element_weights],
+            [each.take(rows) for each in self.vectors],
         )
 
     def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
@@ -125,7 +129,7 @@ def raw_columns(
     """Makes ``rows`` rows with their derived columns.
 
     ``values`` [W + T + N + F + K, R or more]: ``spec.extra_numbers`` come first, ``spec.kept`` last. ``lists``: by ``list_slots``,
-    then by ``weight_slots``.
+    then by ``weight_slots`` and ``vector_slots``.
     """
     num_extra, num_dense = len(spec.extra_numbers), len(spec.extra_numbers) + len(spec.dense)
     begins = np.arange(num_extra, len(values) - len(spec.kept)) * values.shape[1]
@@ -147,7 +151,10 @@ def raw_columns(
     times, dense = numbers[before:num_extra], numbers[num_extra:]
     derive(spec, times, dense, keys, cut)
     one_hot = JaggedColumns(values.reshape(-1), begins, begins + rows)
-    return RawColumns(labels, dense, keys, one_hot, spans, cut, times, weights, other_labels, element_weights)
+    vectors = [lists[slot] for slot in vector_slots(spec).values()]
+    return RawColumns(
+        labels, dense, keys, one_hot, spans, cut, times, weights, other_labels, element_weights, vectors
+    )
 
 
 def _without_padding(spec: Spec, columns: Sequence[LogColumn], lists: Sequence[RawList]) -> Sequence[RawList]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.logs.spec import LogColumn
+from dlrm_app.logs.spec import LOOKED_UP, LogColumn
 from dlrm_app.logs.zones import offsets_of
 
 DERIVED_KEYS = ("name", "kind", "of")
@@ -24,6 +24,7 @@ class DerivedKind(NamedTuple):
 
 
 _TIME, _ONE, _LIST = "a column of role time", "a sparse column of one value", "a sparse column of lists"
+_SPARSE = f"{_ONE} or {_LIST.removeprefix('a sparse column ')}"
 
 
 DERIVED_KINDS = {
@@ -32,8 +33,13 @@ DERIVED_KINDS = {
     "seconds_since": DerivedKind("dense", "float", (_TIME, _TIME)),
     "in_list": DerivedKind("dense", "float", (_ONE, _LIST)),
     "cross": DerivedKind("sparse", "hex", (_ONE,)),
+    "vectors": DerivedKind(LOOKED_UP, "", (_SPARSE,)),
 }
-"""The kinds of derived columns, in the order in which they are computed. A cross has two or more parts."""
+"""The kinds of derived columns, in the order in which they are computed. A cross has two or more parts. Vectors are
+looked up when rows are encoded, and the kind of their values is that of the column that they are ``of``.
+"""
+_OWN_KEYS = {"hour": {"zone"}, "weekday": {"zone"}, "vectors": {"file"}}
+"""Kind → the keys that it alone has."""
 
 
 def read_derived(
@@ -44,14 +50,20 @@ def read_derived(
     made = []
     for index, entry in enumerate(entries):
         is_named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
-        keys = {*entry} - {"zone"} if is_named and entry.get("kind") in CLOCKS else {*entry}
-        if not is_named or keys != {*DERIVED_KEYS} or str(entry["kind"]) not in DERIVED_KINDS:
-            form = f"{', '.join(DERIVED_KEYS)}, of kind {', '.join(DERIVED_KINDS)}, and zone for {' and '.join(CLOCKS)}"
+        keys = {*entry} - _OWN_KEYS.get(str(entry.get("kind")), set()) if is_named else set()
+        needs_file = is_named and entry.get("kind") == "vectors" and not isinstance(entry.get("file"), str)
+        if keys != {*DERIVED_KEYS} or str(entry["kind"]) not in DERIVED_KINDS or needs_file:
+            form = (
+                f"{', '.join(DERIVED_KEYS)}, of kind {', '.join(DERIVED_KINDS)}, zone for {' and '.join(CLOCKS)}, and "
+                "file for vectors"
+            )
             faults.append(Problem(f"dataset.derived[{index}]", f"must be a mapping with {form}", value=entry))
             continue
         name, kind, of = (entry[key] for key in DERIVED_KEYS)
         of = tuple(map(str, of if isinstance(of, list | tuple) else (of,)))
         column = LogColumn(name, DERIVED_KINDS[kind].role, DERIVED_KINDS[kind].kind, rule=kind, of=of)
+        if kind == "vectors":
+            column = _like_its_values(replace(column, file=entry["file"]), columns)
         try:
             zone = entry.get("zone")
             made.append(column if zone is None else replace(column, zone=zone, offsets=offsets_of(str(zone))))
@@ -60,6 +72,12 @@ def read_derived(
     by_name = {column.name: column for column in (*columns, *made)}
     faults += [fault.within(f"dataset.derived: {c.name}") for c in made for fault in _part_faults(c, by_name)]
     return made, faults
+
+
+def _like_its_values(column: LogColumn, columns: Sequence[LogColumn]) -> LogColumn:
+    """``column``, whose values are those of the column that it is ``of``."""
+    of = next((each for each in columns if (each.name,) == column.of), None)
+    return column if of is None else replace(column, kind=of.kind, separator=of.separator)
 
 
 def _part_faults(column: LogColumn, by_name: Mapping[str, LogColumn]) -> list[Problem]:
@@ -77,7 +95,7 @@ def _part_faults(column: LogColumn, by_name: Mapping[str, LogColumn]) -> list[Pr
     faults = [
         Problem(str(part), f"must be {rule}, it is {what}")
         for part, rule in zip(column.of, wanted, strict=True)
-        if (what := _nature(by_name.get(part))) != rule
+        if (what := _nature(by_name.get(part))) != rule and not (rule == _SPARSE and what in (_ONE, _LIST))
     ]
     if not faults and _LIST in wanted and len({by_name[part].kind for part in column.of}) > 1:
         rule = f"must name columns of one kind, {' and '.join(column.of)} differ"

@@ -13,6 +13,8 @@
 - {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; for derived columns and splits
 - {name: importance, role: weight}                               # how much the row counts: a number from 0 on
 - {name: dwell, role: element_weights, weights_of: seen}         # how much each element of a list counts, in its order
+- {name: query_text, role: vector, size: 384}                   # a vector in each row; in text: numbers between blanks,
+                                                                   # or the given separator, also in brackets
 - {name: left_at, role: time, format: "%d/%m/%Y %H:%M"}           # strptime's directives, in place of kind
 - {name: session, role: ignore}
 
@@ -32,11 +34,20 @@ from dlrm_app.config.datasets import AUTO, DatasetConfig
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.logs.labels import read_labels
 from dlrm_app.logs.read_derived import DERIVED_KINDS, read_derived
-from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, KEY_KINDS, OTHER_LABEL, SCORE, LogColumn, Spec
+from dlrm_app.logs.spec import (
+    ELEMENT_WEIGHTS,
+    FORMATTED,
+    KEY_KINDS,
+    OTHER_LABEL,
+    SCORE,
+    VECTOR,
+    LogColumn,
+    Spec,
+)
 from dlrm_app.logs.time_format import format_problems
 from dlrm_app.text import listed
 
-ROLES = ("label", "weight", "dense", "sparse", ELEMENT_WEIGHTS, "time", "ignore")
+ROLES = ("label", "weight", "dense", "sparse", ELEMENT_WEIGHTS, VECTOR, "time", "ignore")
 
 
 KINDS = {
@@ -48,7 +59,7 @@ KINDS = {
 
 KEYS = (
     *("name", "role", "kind", "separator", "first", "last", "format", "weights_of", "brackets"),
-    *("weights", "padding", "whole"),
+    *("weights", "padding", "whole", "size"),
 )
 
 
@@ -56,6 +67,8 @@ BRACKETS = ("[]", "()", "{}")
 
 
 MAX_NULL = 255
+MAX_SIZE = 1 << 16
+"""The most numbers of a vector."""
 
 
 def cross_name(parts: Sequence[str]) -> str:
@@ -134,6 +147,8 @@ def _read_columns(config: DatasetConfig) -> tuple[list[LogColumn], list[Problem]
         columns.append(LogColumn(**{key: entry.get(key) for key in KEYS}))
         if columns[-1].format is not None:
             columns[-1] = replace(columns[-1], kind=FORMATTED)
+        if columns[-1].role == VECTOR and columns[-1].separator is None:
+            columns[-1] = replace(columns[-1], separator=" ")
     return _as_their_lists(columns), faults + _element_weight_faults(columns)
 
 
@@ -176,7 +191,14 @@ def _is_mark(value: object) -> bool:
 def _column_faults(entry: Mapping[str, Any], config: DatasetConfig) -> list[Problem]:
     return [
         problem
-        for rules in (_role_rules, _list_rules, _value_rules, _element_weight_rules, _format_rules)
+        for rules in (
+            _role_rules,
+            _list_rules,
+            _value_rules,
+            _element_weight_rules,
+            _format_rules,
+            _vector_rules,
+        )
         for is_kept, problem in rules(entry, config)
         if not is_kept
     ]
@@ -200,15 +222,15 @@ def _role_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
 
 def _list_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
     role, separator, brackets = entry["role"], entry.get("separator"), entry.get("brackets")
-    rule = "is for sparse columns, whose values may be lists"
-    yield separator is None or role in ("sparse", ELEMENT_WEIGHTS), Problem("separator", rule)
+    rule = "is for sparse columns, whose values may be lists, and for vectors"
+    yield separator is None or role in ("sparse", ELEMENT_WEIGHTS, VECTOR), Problem("separator", rule)
     may_repeat = brackets is not None and config.quote is not None  # the delimiter, within quotes
     taken = [config.quote, *([] if may_repeat else [config.delimiter])]
     taken += [*f"{brackets}\t"] if brackets else []
     is_separator = separator is None or (_is_mark(separator) and separator not in taken)
     rule = "must be one ASCII character that nothing else uses"
     yield is_separator, Problem("separator", rule, value=separator)
-    are_brackets = brackets in BRACKETS and (separator is not None or role == ELEMENT_WEIGHTS)
+    are_brackets = brackets in BRACKETS and (separator is not None or role in (ELEMENT_WEIGHTS, VECTOR))
     rule = "are those around lists, whose elements have a separator"
     cure = f"use one of {', '.join(BRACKETS)}, with a separator"
     yield brackets is None or are_brackets, Problem("brackets", rule, cure, brackets)
@@ -261,6 +283,21 @@ def _format_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
         rule = "is for columns with role: time, whose kind it replaces"
         yield entry["role"] == "time", Problem("format", rule, "leave it out")
         yield from ((False, problem) for problem in format_problems(form))
+
+
+def _vector_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
+    size, is_vector = entry.get("size"), entry["role"] == VECTOR
+    is_size = type(size) is int and 1 <= size <= MAX_SIZE
+    rule = f"must be the numbers of each vector, from 1 to {MAX_SIZE}"
+    yield not is_vector or is_size, Problem("size", rule, value=size)
+    yield is_vector or size is None, Problem("size", f"is for columns with role: {VECTOR}", "leave it out")
+    own = [key for key in ("kind", "first", "last") if is_vector and entry.get(key) is not None]
+    yield not own, Problem(listed(own), f"is not a key of a column with role: {VECTOR}", "leave it out")
+    is_free = not is_vector or entry.get("separator") is not None or config.delimiter not in (" ", "\t")
+    yield (
+        is_free,
+        Problem("separator", "is needed where columns are delimited by blanks", "give another character"),
+    )
 
 
 def _element_weight_faults(columns: Sequence[LogColumn]) -> list[Problem]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, LogColumn
+from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, VECTOR, LogColumn
 from dlrm_app.text import json_text
 
 REJECTS = "rejects.jsonl"
@@ -25,6 +25,7 @@ _RULES = {
     "label": "0 or 1",
     "weight": "a number from 0 on, within the range of float32",
     ELEMENT_WEIGHTS: "a number from 0 on, within the range of float32",
+    VECTOR: "a number within the range of float32",
     "integer": "a whole number within ±(2^63 - 1)",
     "float": "a number within the range of float32",
     "score": "a probability, from 0 to 1",
@@ -57,11 +58,13 @@ class RejectedLine(NamedTuple):
 
 NEVER_MISSING = ("label", "weight", ELEMENT_WEIGHTS)
 """Roles whose values null words do not apply to."""
+SAYS_ALL = (*NEVER_MISSING, VECTOR)
+"""Roles that say all of their values."""
 
 
 def rule_name(column: LogColumn) -> str:
     """The name of the rule of a column's values: its role if that says all, otherwise its kind."""
-    return column.role if column.role in NEVER_MISSING else column.kind or ""
+    return column.role if column.role in SAYS_ALL else column.kind or ""
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
@@ -113,7 +116,9 @@ def _lost_elements(brackets: str, value: str) -> str:
 
 
 def unlike_sizes(column: LogColumn, num_weights: int, num_elements: int) -> str:
-    """The reason why the element weights ``column`` do not fit their list."""
+    """The reason why the element weights ``column`` do not fit their list, or vectors not their size."""
+    if column.role == VECTOR:
+        return f"{column.name} has {num_weights} numbers, its size is {num_elements}"
     return f"{column.name} has {num_weights} elements, {column.weights_of} has {num_elements}: each needs its weight"
 
 

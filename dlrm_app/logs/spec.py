@@ -19,6 +19,10 @@ KEY_KINDS = ("integer", "hex", "string")
 FORMATTED = "formatted"
 """The kind of times that have a ``format``."""
 ELEMENT_WEIGHTS = "element_weights"
+VECTOR = "vector"
+"""The role of columns whose values are vectors of ``size`` numbers."""
+LOOKED_UP = "looked up"
+"""The role, of derived columns alone, of those that look vectors up by the values of another column."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,12 @@ class LogColumn:
     ``weights``: the mark between an element and its weight.
     ``padding``: the element that fills lists up to one length.
     ``whole``: numbers among strings are whole, so that 1015.0 is 1015.
+    ``size``: the numbers of a vector.
     ``is_kept``: its keys are read for the dataset's ``kept`` columns alone.
     ``rule``, ``of``: the kind and the inputs of a derived column.
     ``zone``: the time zone of a derived column's clock; None for UTC.
     ``offsets``: the zone's offsets that this machine knows.
+    ``file``: the file of the vectors that a derived column looks up.
     """
 
     name: str
@@ -51,11 +57,13 @@ class LogColumn:
     weights: str | None = None
     padding: str | None = None
     whole: bool | None = None
+    size: int | None = None
     is_kept: bool = False
     rule: str | None = None
     of: tuple[str, ...] = ()
     zone: str | None = None
     offsets: Offsets = ()
+    file: str | None = None
 
     @property
     def derivation(self) -> dict[str, Any] | None:
@@ -142,6 +150,16 @@ class Spec:
         """The weights of lists' elements: columns of their own, then those that are written within lists."""
         own = [column for column in self.columns if column.role == ELEMENT_WEIGHTS]
         return own + [column.written_weights for column in self.sparse if column.weights is not None]
+
+    @cached_property
+    def vectors(self) -> list[LogColumn]:
+        """The columns of vectors, a vector in each row."""
+        return [column for column in self.columns if column.role == VECTOR]
+
+    @cached_property
+    def looked_up(self) -> list[LogColumn]:
+        """The columns that look vectors up by the values of a sparse column."""
+        return [column for column in self.derived if column.role == LOOKED_UP]
 
     @cached_property
     def times(self) -> list[LogColumn]:

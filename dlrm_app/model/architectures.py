@@ -7,10 +7,10 @@ in a file of their own (docs/extending.md).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
@@ -225,6 +225,7 @@ class ModelSpec:
 
     ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all.
     ``labels``: of rows with several, the main one first.
+    ``vectors``: column → the numbers of its vectors, one of each in a row.
     """
 
     config: ModelConfig
@@ -233,6 +234,27 @@ class ModelSpec:
     seed: int = 0
     numbers: Sequence[int] | None = None
     labels: Sequence[LearntLabel] = ()
+    vectors: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def projected_dim(self) -> int:
+        """The width that vectors are projected to: model.vectors.project, or that of the tables, the widest of several."""
+        trained = [table.dim for table in self.tables if not table.is_frozen]
+        return self.config.vectors.project or max(trained, default=0)
+
+    @property
+    def given_tables(self) -> list[Table]:
+        """What an architecture sees: the tables, those that are frozen as wide as their vectors are projected, and a
+        table for each vector of a row.
+        """
+        dim = self.projected_dim
+        tables = [replace(table, dim=dim) if table.is_frozen else table for table in self.tables]
+        return tables + [Table(name, 1, dim, (name,)) for name in self.vectors]
+
+    @property
+    def looked_up(self) -> list[Table]:
+        """The tables that are frozen."""
+        return [table for table in self.tables if table.is_frozen]
 
     @property
     def branch_loss(self) -> str | None:
@@ -289,8 +311,11 @@ def model_problems(config: ModelConfig) -> list[Problem]:
 
 def model_table_problems(spec: ModelSpec) -> list[Problem]:
     """Reasons why the architecture cannot use these tables and dense features."""
-    config, tables = spec.config, spec.tables
+    config, tables = spec.config, spec.given_tables
     architecture = find_architecture(config.kind)
+    if spec.looked_up and not spec.projected_dim:
+        rule = "is needed where no table is trained, whose width vectors would get"
+        return [Problem("model.vectors.project", rule, "such as 32")]
     if architecture is None or not architecture.interacts:
         return []
     problems = []
@@ -305,6 +330,10 @@ def model_table_problems(spec: ModelSpec) -> list[Problem]:
                 f"add one, or use model={', '.join(others[:-1])} or {others[-1]}",
             )
         )
+    trained = [table.dim for table in spec.tables if not table.is_frozen]
+    if (dim := config.vectors.project) is not None and trained and dim != trained[0]:
+        rule = f"is the width that vectors are projected to, and model={config.kind} reads vectors of {trained[0]}"
+        return [Problem("model.vectors.project", rule, "leave it out: null takes that width", dim)]
     dims, count = sorted({table.dim for table in tables}), config.ensemble_size
     if len(dims) > 1:
         examples = ", ".join(next(f"{t.name} has {d}" for t in tables if t.dim == d) for d in dims)

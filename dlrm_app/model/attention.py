@@ -9,70 +9,22 @@ of each.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
-from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional as F
-from torchrec.distributed.types import LazyAwaitable
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
+from torchrec.sparse.jagged_tensor import JaggedTensor
 
-from dlrm_app.tables.bags import meta_bags, meta_vectors, to_bag_config, torch_name
+from dlrm_app.tables.bags import torch_name
 from dlrm_app.tables.table import Table
 
 Vectors = Mapping[str, JaggedTensor]
 """Feature → the vectors of its ids, with the number of ids in each row."""
 
 
-def make_bags(tables: Sequence[Table], num_models: int = 1) -> "EmbeddingBagCollection | MixedBags":
-    """Makes ``tables`` on the meta device, an EmbeddingBagCollection if all of them just add up a row's vectors.
-
-    ``num_models``: the models of an ensemble, each with its own columns and its own unit. Units are drawn on the CPU.
-    """
-    if not any(table.attention or table.weighted for table in tables):
-        return meta_bags(tables)
-    return MixedBags(tables, num_models)
-
-
-class MixedBags(nn.Module):
-    """Looks like an EmbeddingBagCollection of ``tables``, of which some pool their lists by attention or by weights.
-
-    Tables with weighted features have a collection of their own, so that the ids of the others travel without weights
-    and are looked up by the faster operators.
-    """
-
-    def __init__(self, tables: Sequence[Table], num_models: int) -> None:
-        super().__init__()
-        plain = [table for table in tables if not table.attention and not table.weighted]
-        weighted = [table for table in tables if table.weighted]
-        attentive = [table for table in tables if table.attention is not None]
-        self.bags = meta_bags(plain) if plain else None
-        self.weighted_bags = meta_bags(weighted, is_weighted=True) if weighted else None
-        self.vectors = nn.ModuleDict({torch_name(table.name): meta_vectors(table) for table in attentive})
-        self.pooling = AttentivePooling(attentive, num_models)
-        self._configs = [to_bag_config(table) for table in tables]
-
-    def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
-        """torchrec's descriptions of all tables, in their order."""
-        return self._configs
-
-    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
-        """The pooled vectors of all features, those of attentive tables last; or an awaitable of them."""
-        pooled = [bags(features) for bags in (self.bags, self.weighted_bags) if bags is not None]
-        vectors = {name: table(features) for name, table in self.vectors.items()}
-        combined: KeyedTensor = self.pooling(pooled, vectors)
-        return combined
-
-
 class AttentivePooling(nn.Module):
-    """Adds the pooled vectors of ``tables``, if any, to those that are pooled already.
-
-    It holds no table, so that the pipelines trace it as one node.
-    """
+    """Pools the vectors of attentive ``tables``."""
 
     def __init__(self, tables: Sequence[Table], num_models: int) -> None:
         super().__init__()
@@ -81,26 +33,13 @@ class AttentivePooling(nn.Module):
             {torch_name(table.name): _make_units(table, num_models) for table in tables}
         )
 
-    def forward(self, pooled: Sequence[Any], vectors: Mapping[str, Any]) -> Any:
-        """``pooled``, of the other tables, with the pooled ``vectors``: table → feature → vectors.
-
-        If the inputs are awaitables, the result is one too.
-        """
-        if any(isinstance(each, LazyAwaitable) for each in (*pooled, *vectors.values())):
-            return _PendingVectors(self, pooled, vectors)
-        return self.combine(pooled, vectors)
-
-    def combine(self, pooled: Sequence[KeyedTensor], vectors: Mapping[str, Vectors]) -> KeyedTensor:
-        """``pooled``, followed by the pooled vectors of all features in ``vectors``."""
-        keys = list(chain.from_iterable(part.keys() for part in pooled))
-        widths = list(chain.from_iterable(part.length_per_key() for part in pooled))
-        parts = [part.values() for part in pooled]
+    def forward(self, vectors: Mapping[str, Vectors]) -> dict[str, torch.Tensor]:
+        """Table → feature → vectors: feature → its pooled vectors [B, D]."""
+        pooled: dict[str, torch.Tensor] = {}
         for table in self._tables:
             of_features = self.pool(table, vectors[torch_name(table.name)])
-            keys += table.features
-            widths += [table.dim] * len(table.features)
-            parts += of_features
-        return KeyedTensor(keys, widths, torch.cat(parts, dim=1), key_dim=1)
+            pooled |= zip(table.features, of_features, strict=True)
+        return pooled
 
     def pool(self, table: Table, vectors: Vectors) -> list[torch.Tensor]:
         """The pooled vectors [B, D] of each feature of ``table``, in its order."""
@@ -118,20 +57,6 @@ class AttentivePooling(nn.Module):
         if len(values) == len(lengths):
             return values
         return Lists(lengths, len(values), self.training).sum(values)
-
-
-class _PendingVectors(LazyAwaitable[KeyedTensor]):
-    def __init__(self, pooling: AttentivePooling, pooled: Sequence[Any], vectors: Mapping[str, Any]) -> None:
-        super().__init__()
-        self._pooling, self._pooled, self._vectors = pooling, pooled, vectors
-
-    def _wait_impl(self) -> KeyedTensor:
-        vectors = {name: _arrived(each) for name, each in self._vectors.items()}
-        return self._pooling.combine([_arrived(each) for each in self._pooled], vectors)
-
-
-def _arrived(value: Any) -> Any:
-    return value.wait() if isinstance(value, LazyAwaitable) else value
 
 
 def _make_units(table: Table, num_models: int) -> nn.ModuleList:

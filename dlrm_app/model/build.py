@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec, model_problems, model_table_problems
-from dlrm_app.model.attention import AttentivePooling, make_bags
 from dlrm_app.model.dense_embedding import PeriodicEmbedding
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.labels import LabelTops
+from dlrm_app.model.mixed_bags import Combination, SplitVectors, make_bags
 from dlrm_app.model.regularization import regularize
 from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.table import Table
@@ -49,21 +49,23 @@ def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
     """Builds the model with its tables on the meta device and its dense part on ``device``.
 
     ``forward(dense_features [B, N], sparse_features KJT of F keys)`` gives logits [B, 1], or [B, L] of L
-    labels (``LabelTops``). The dense weights depend on ``spec.seed`` alone: they are always drawn on the CPU.
+    labels (``LabelTops``). Behind the dense features come the numbers of vectors, [B, N + W]. The dense weights depend on ``spec.seed`` alone: they are always drawn on the CPU.
     With ``ensemble_size`` above 1 training takes that many times the rows, see ``Ensemble``. Raises
     ConfigError.
     """
     refuse_if(model_problems(spec.config) or model_table_problems(spec))
-    tables, count = spec.tables, spec.config.ensemble_size
+    count = spec.config.ensemble_size
     with _DrawsFrom(torch.Generator().manual_seed(spec.seed)):
         if count == 1:
-            model = _build(spec, tables, make_bags(tables))
+            model = _build(spec, spec.given_tables, make_bags(spec))
         else:
-            parts = [replace(table, dim=table.dim // count) for table in tables]
+            parts = [replace(table, dim=table.dim // count) for table in spec.given_tables]
             models = [_build(spec, parts, meta_bags(parts)) for _ in range(count)]
-            model = Ensemble(make_bags(tables, count), models)
+            model = Ensemble(make_bags(spec, count), models)
+    if spec.vectors:
+        model.register_forward_pre_hook(SplitVectors(spec.num_dense))
     for name, module in model.named_modules():
-        if isinstance(module, AttentivePooling) or (name and "." not in name and name != "sparse_arch"):
+        if isinstance(module, Combination) or (name and "." not in name and name != "sparse_arch"):
             module.to(device)
     return model
 

@@ -33,7 +33,7 @@ def init_tables(
 
     ``generations``: table → the number of times that each row's id was given to another value, int32 [rows]; default 0.
     """
-    by_name = {table.name: table for table in tables}
+    by_name = {table.name: table for table in tables if not table.is_frozen}
     for name, weight in table_weights(model.state_dict(), by_name):
         table = by_name[name]
         for part, row, column in local_parts(weight):

@@ -26,7 +26,7 @@ def named_axes(spec: ModelSpec, dense: Sequence[str]) -> dict[str, Axes]:
     They are the same for each model of an ensemble.
     """
     members = spec.config.ensemble_size
-    widths = {name: table.dim // members for table in spec.tables for name in table.features}
+    widths = {name: table.dim // members for table in spec.given_tables for name in table.features}
     embedded, dim = [dense[number] for number in spec.embedded], spec.config.dense_embedding_dim or 0
     functions = [(name, dim, place) for name in embedded for place in range(dim)]
     axes = _axes(spec.config, widths, [*dense, *functions])

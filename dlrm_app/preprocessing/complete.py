@@ -78,14 +78,14 @@ def complete(
     studied = [part for unit in units for name, part in unit.splits.items() if name in plan.studied]
     rows, missing = sum(part.rows for part in studied), zip(*(part.missing for part in studied), strict=True)
     rates = [sum(counts) / max(rows, 1) for counts in missing]
-    num_dense = len(columns.dense)
+    rates_of = iter(rates)
     label = plan.spec.label if any(split.positives is not None for split in splits.values()) else None
     labels, best_scores = [*plan.spec.labels] if label is not None else [], _best_scores(plan)
     manifest = Manifest(
         dataset=plan.spec.name,
         label=label,
-        dense=[replace(c, missing_rate=r) for c, r in zip(columns.dense, rates[:num_dense], strict=True)],
-        sparse=[replace(c, missing_rate=r) for c, r in zip(columns.sparse, rates[num_dense:], strict=True)],
+        dense=[replace(column, missing_rate=next(rates_of)) for column in columns.dense],
+        sparse=[replace(column, missing_rate=next(rates_of)) for column in columns.sparse],
         splits=splits,
         sources=_sources(plan, journal, units),
         config=config,
@@ -101,6 +101,7 @@ def complete(
         weight=plan.spec.weight if label is not None else None,
         labels=labels,
         negatives_kept=plan.kept_shares,
+        vectors=[replace(column, missing_rate=next(rates_of)) for column in columns.vectors],
         path=plan.output,
     )
     write_manifest(plan.output, manifest)

@@ -28,6 +28,7 @@ from dlrm_app.preprocessing.passes.targets import (
     refuse_if_clicks_are_too_many,
     write_learnt,
 )
+from dlrm_app.preprocessing.passes.vectors import MadeVectors, MakeVectors
 from dlrm_app.preprocessing.passes.vocabulary import (
     BYTES_PER_VALUE,
     MadeVocabulary,
@@ -48,9 +49,27 @@ class ColumnMaker:
     passes: PassRunner
 
     def make(self) -> MadeColumns:
-        """The columns, with their vocabularies, moments and targets."""
-        base = self.plan.columns.base
-        return self._make_new() if base is None else self._make_from(base)
+        """The columns, with their vocabularies, vectors, moments and targets."""
+        base, looked_up = self.plan.columns.base, self._make_vectors()
+        made = self._make_new() if base is None else self._make_from(base)
+        names = {column.name for column in looked_up}
+        sparse = [*(column for column in made.sparse if column.name not in names), *looked_up]
+        return replace(made, sparse=sparse, vectors=self.plan.columns.vectors)
+
+    def _make_vectors(self) -> list[SparseColumn]:
+        """The columns that look vectors up, made first: a file that cannot be used is refused before passes over rows."""
+        rules, output = self.plan.columns, self.plan.inputs.output
+        day = day_number(rules.day) if rules.day is not None else None
+        journal = self.passes.journal("vectors", MadeVectors)
+        work = MakeVectors(output, rules.looked_up, rules.vector_type, rules.grows_from, day, journal)
+        made = self.passes.over_numbers(work, len(rules.looked_up)) if rules.looked_up else []
+        for column, growth in [(each.column, each.growth) for each in made]:
+            was = f"{growth.known:,} known before, of which {growth.changed:,} have another now, and "
+            logger.info(
+                f"{column.name}: vectors of {column.encoding['vectors']['width']} numbers for {column.distinct:,} "
+                f"values, {was * bool(growth.known)}{growth.new:,} new"
+            )
+        return [each.column for each in made]
 
     def _make_new(self) -> MadeColumns:
         rules, spec = self.plan.columns, self.plan.inputs.spec

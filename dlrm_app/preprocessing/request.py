@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,8 @@ from dlrm_app.config.datasets import AUTO, SPLITS_BY, TIME_KEYS, InputConfig, Pr
 from dlrm_app.config.values import SPLITS
 from dlrm_app.dataset.manifest import TIME, KeptColumn, Manifest
 from dlrm_app.encoding.column_settings import ColumnSettings, setting_problems
-from dlrm_app.encoding.columns import ColumnRules, base_transform, column_rules, read_base
+from dlrm_app.encoding.columns import ColumnRules, base_transform, column_rules, read_base, vocabulary_day
+from dlrm_app.encoding.vector_tables import vector_file_problems, with_files_of
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.logs.beginning import source_spec
 from dlrm_app.logs.labels import with_one_label
@@ -23,7 +24,7 @@ from dlrm_app.logs.sources.parquet_units import footer_of, read_footers
 from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
 from dlrm_app.logs.sources.text_units import beginning_of
 from dlrm_app.logs.sources.units import MIB
-from dlrm_app.logs.spec import Cures, Spec
+from dlrm_app.logs.spec import VECTOR, Cures, Spec
 from dlrm_app.logs.zones import offsets_of, seconds_of
 from dlrm_app.preprocessing.passes.plan import InputPlan
 from dlrm_app.preprocessing.passes.targets import base_click_problems
@@ -79,11 +80,16 @@ class DatasetPlan:
 def kept_settings(config: PreprocessConfig) -> Json:
     """``config`` as plan.json and the manifest keep it: without the keys of execution, and without credentials.
 
-    The keys of sampling, of several labels and of splits by time are left out unless they are given.
+    The keys of sampling, of several labels, of splits by time and of vectors are left out unless they are given.
     """
     settings = {key: value for key, value in asdict(config).items() if key not in _EXECUTION_KEYS}
     if config.sampling.negatives is None:
         del settings["sampling"]
+    columns = (each for each in config.dataset.columns if isinstance(each, Mapping))
+    derived = (each for each in config.dataset.derived or () if isinstance(each, Mapping))
+    has_rows = any(each.get("role") == VECTOR for each in columns)
+    if not (has_rows or any(each.get("kind") == "vectors" for each in derived)):
+        del settings["vectors"]
     for key in ("negatives_kept", "labels"):
         if settings["dataset"][key] is None:
             del settings["dataset"][key]
@@ -102,9 +108,12 @@ def read_request(config: PreprocessConfig) -> Request:
         encoding = replace(encoding, crosses=base.config.get("encoding", {}).get("crosses"))
     spec = replace(read_spec(config.dataset, encoding.crosses), by_position=config.input.by_position)
     spec = spec.keeping(config.keep)
+    spec = with_files_of(spec, vocabulary_day(encoding, base))
     has_train = config.input.train is not None and "train" not in config.input.unlabelled
     has_clicks = spec.label is not None and has_train
-    columns = ColumnSettings(encoding, dense, config.multi_hot.sizes, config.keep, has_clicks)
+    columns = ColumnSettings(
+        *(encoding, dense, config.multi_hot.sizes, config.keep, has_clicks, config.vectors.dtype)
+    )
     unlabelled = [
         Problem("sampling.negatives", "needs the labels of the training rows", "leave it out, or give labels")
     ]
@@ -112,6 +121,7 @@ def read_request(config: PreprocessConfig) -> Request:
     refuse_if(
         [
             *setting_problems(columns, spec, base),
+            *vector_file_problems(spec, base, encoding.grow_from is not None),
             *unlabelled * (is_sampled and not has_clicks),
             *_split_problems(config.split, spec),
         ]
@@ -136,7 +146,8 @@ def plan_dataset(request: Request, config: PreprocessConfig, auto: Json | None) 
         files = tuple(replace(each, derived=spec.derived) for each in inputs.file_specs)
         inputs = replace(inputs, spec=spec, file_specs=files)
     columns = ColumnSettings(
-        config.encoding, config.dense, config.multi_hot.sizes, config.keep, inputs.has_clicks
+        *(config.encoding, config.dense, config.multi_hot.sizes, config.keep, inputs.has_clicks),
+        config.vectors.dtype,
     )
     refuse_if(setting_problems(columns, inputs.spec, None) if base is None else [])
     return DatasetPlan(config, auto, inputs, column_rules(columns, inputs.spec, base))

@@ -149,7 +149,20 @@ class Stages:
         is_known = rules.base is not None and rules.grows_from is None
         counted = frozenset(inputs.splits if is_known else ("val", "test"))
         sketches = bool(rules.counted)
-        work = EncodeUnits(inputs, dense, sparse, sketches, journal, folded, wants_contents, learnt, counted)
+        work = EncodeUnits(
+            *(
+                inputs,
+                dense,
+                sparse,
+                sketches,
+                journal,
+                folded,
+                wants_contents,
+                learnt,
+                counted,
+                columns.vectors,
+            )
+        )
         limit = RejectLimit(inputs, journal, self.plan.config.rejects.max_fraction)
         units = self.passes.over_units(work, inputs.sources, limit.check)
         check_unchanged(inputs.sources)

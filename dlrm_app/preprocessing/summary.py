@@ -13,6 +13,7 @@ from dlrm_app.dataset.label_counts import class_lines, given_lines, label_table
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import ShardReader
+from dlrm_app.dataset.vector_columns import vector_lines
 from dlrm_app.logs.rejects import OPENS_A_QUOTE, REJECTS, read_rejects
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.text import NONE, bytes_text, listed, percent
@@ -47,6 +48,7 @@ class Dataset(Result):
         yield from _short_source_warnings(manifest)
         yield from _sampling_lines(manifest)
         yield from _reject_lines(manifest)
+        yield from vector_lines(manifest)
         if manifest.best is not None:
             yield f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
         for label, best in manifest.further_best.items():

@@ -26,6 +26,17 @@ logger = logging.getLogger(__name__)
 DEFAULT_TYPES = ["table_wise", "row_wise"]
 
 
+WIDEST = 1024
+"""The columns that fbgemm takes on a GPU; wider tables of vectors are cut by columns."""
+COLUMN_TYPES = ("column_wise", "table_column_wise", "grid_shard")
+
+
+def equal_part(dim: int) -> int:
+    """The width of the parts, as few and as equal as may be, in which ``dim`` columns are taken: a multiple of 4."""
+    num_parts = -(-dim // WIDEST)
+    return -(-dim // (4 * num_parts)) * 4
+
+
 def constraints_of(table: Table, sharding: ShardingConfig) -> dict[str, Any]:
     """Constraints of ``table`` from its spec, a pattern or the settings for all tables; null values are left out."""
     for_all = {"types": sharding.types, "kernels": sharding.kernels}
@@ -36,6 +47,8 @@ def constraints_of(table: Table, sharding: ShardingConfig) -> dict[str, Any]:
 
 def sharding_types_of(table: Table) -> Sequence[str]:
     """The sharding types that torchrec has for ``table``, in the order of SHARDING_TYPES."""
+    if table.is_frozen:  # replicas are averaged by gradients, and a frozen table has none
+        return [kind for kind in SHARDING_TYPES if kind != "data_parallel"]
     return UNPOOLED_TYPES if table.attention else SHARDING_TYPES
 
 
@@ -72,7 +85,13 @@ def _causes(table: Table, constraints: Mapping[str, Any], device_type: str) -> l
     types = constraints.get("types", UNPOOLED_TYPES)
     if not {*types} & {*sharding_types_of(table)}:
         rule = "cannot shard a table that is pooled by attention: torchrec exchanges no single vectors so"
-        causes.append(Problem(f"sharding type {listed(types)}", rule, f"use {', '.join(UNPOOLED_TYPES)}"))
+        if table.is_frozen:
+            rule = "cannot shard a table that is not trained: replicas are averaged by their gradients"
+        cure = f"use {', '.join(sharding_types_of(table))}"
+        causes.append(Problem(f"sharding type {listed(types)}", rule, cure))
+    if table.is_frozen and kernels == ["dense"]:
+        rule = "is for tables that are trained, and this one is not"
+        causes.append(Problem("sharding kernel dense", rule, "leave kernels out or use fused"))
     width = constraints.get("min_partition", table.dim)
     if width > table.dim:
         rule = f"is wider than the table, {table.dim} columns"
@@ -152,6 +171,8 @@ def _table_problems(
     problems += chosen.problems("optimizer.") if table.optimizer else []
     if problems:
         return problems
+    if table.is_frozen:
+        return []
     constraints = constraints_of(table, sharding)
     may_be_replicated = "data_parallel" in constraints.get("types", ())
     reason = dense_kernel_reason(chosen, constraints.get("kernels"), device_type)

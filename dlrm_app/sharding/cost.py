@@ -31,7 +31,14 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from dlrm_app.config.sharding import SHARDING_TYPES, ShardingConfig
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.sharding.cluster import Cluster
-from dlrm_app.sharding.constraints import DEFAULT_TYPES, constraints_of, sharding_types_of
+from dlrm_app.sharding.constraints import (
+    COLUMN_TYPES,
+    DEFAULT_TYPES,
+    WIDEST,
+    constraints_of,
+    equal_part,
+    sharding_types_of,
+)
 from dlrm_app.sharding.sharder import make_sharders
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.table import BYTES_PER_WEIGHT, Table
@@ -71,11 +78,14 @@ class Workload:
             kernels = ["dense"] if name in self.dense_kernel else list(given.get("kernels") or ["fused"])
             if "data_parallel" in allowed_types and "dense" not in kernels:
                 kernels.append("dense")  # replicated tables have no other kernel
-            share = given.get("cache_load_factor")
+            share, part = given.get("cache_load_factor"), given.get("min_partition")
+            if cluster.device == "cuda" and table.is_frozen and table.dim > WIDEST:
+                allowed_types = [kind for kind in allowed_types if kind in COLUMN_TYPES] or ["column_wise"]
+                part = min(part or WIDEST, equal_part(table.dim))
             by_name[name] = ParameterConstraints(
                 sharding_types=allowed_types,
                 compute_kernels=kernels,
-                min_partition=given.get("min_partition"),
+                min_partition=part,
                 cache_params=None if share is None else CacheParams(load_factor=share),
                 feature_names=list(table.features),
                 pooling_factors=table.expected_pooling_factors,

@@ -115,7 +115,7 @@ def memory_bytes(table: Table, placed: Placed, optimizer: str, rows: float) -> n
     lookups = rows * sum(table.expected_pooling_factors) * height / table.rows
     touched = np.minimum(lookups, height)
     is_dense = option.kernel == "dense"
-    updated = height if is_dense else touched
+    updated = np.zeros_like(height) if table.is_frozen else height if is_dense else touched
     row_bytes = BYTES_PER_WEIGHT[table.data_type] * width
     state = np.sum(SPARSE_OPTIMIZERS[optimizer].state_bytes(updated, width), axis=0)
     of_rows = row_bytes * (touched + (3 if is_dense else 2) * updated) + 2 * state
@@ -129,7 +129,7 @@ def sent_bytes(
 ) -> np.ndarray:
     """Bytes that each shard's rank sends and gets back within its node and between nodes [2, S]."""
     ranks, in_node = cluster.num_ranks, cluster.devices_per_node
-    value = SENT_BYTES[collectives.forward] + SENT_BYTES[collectives.backward]
+    value = SENT_BYTES[collectives.forward] + SENT_BYTES[collectives.backward] * (not table.is_frozen)
     vectors = value * global_rows / ranks * len(table.features) * placed.option.sizes[:, 1].astype(float)
     if placed.option.sharding_type in ADDED_UP:
         return np.stack([(in_node - 1) * ranks * vectors, (ranks - in_node) * vectors]) / in_node

@@ -21,10 +21,11 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.model.frozen_rows import set_vectors
 from dlrm_app.model.initial_weights import init_tables
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.sharding.cluster import Cluster, running_cluster
-from dlrm_app.sharding.constraints import dense_kernel_tables, table_names
+from dlrm_app.sharding.constraints import COLUMN_TYPES, dense_kernel_tables, table_names
 from dlrm_app.sharding.cost import Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, rank_loads
 from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_plan
@@ -125,9 +126,6 @@ def _with_least_memory(cluster: Cluster) -> Cluster:
     return replace(cluster, memory=memory, host_memory=host_memory)
 
 
-COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
-
-
 def shard_model(
     task: ClickTask,
     plan: EstimatedPlan,
@@ -156,6 +154,7 @@ def shard_model(
     )
     if draws:
         init_tables(model, spec.tables, spec.seed)
+    set_vectors(model, spec.tables)
     return model
 
 

@@ -138,8 +138,14 @@ SPARSE_OPTIMIZERS = {
 }
 
 
+FROZEN = SparseSettings(kind="sgd", lr=0.0)
+"""The settings of tables that are not trained: SGD keeps no state, and a rate of 0 changes no weight."""
+
+
 def table_settings(table: Table, settings: SparseSettings) -> SparseSettings:
     """The sparse optimizer's settings, with the changes that ``table`` makes."""
+    if table.is_frozen:
+        return FROZEN
     return change_settings(settings, table.optimizer)
 
 

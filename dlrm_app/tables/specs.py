@@ -15,6 +15,8 @@ A spec names an embedding table and the features that read it:
       sharding: {types: [row_wise], kernels: [fused], min_partition: 32}  # see docs/how-to/sharding.md for all
       optimizer: {lr: 0.01}  # settings that differ from optimizer.sparse
       pooling_factors: [1, 20]  # ids a row that each feature is expected to hold; default: 1. For plans, not a limit
+      train: false           # of features of ``kind: vectors``: their rows and width are those of the dataset, so that
+                             # the spec says name, features and perhaps pooling, sharding and pooling_factors
       count: 16              # makes 16 such tables, t_item_0 to t_item_15, which read item_0 and last_items_0, …
 
 ``pooling: {attention: item}`` pools the table's other features, which are lists, by attention to its one-hot feature
@@ -25,6 +27,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -34,7 +37,9 @@ from dlrm_app.config.sharding import constraint_faults
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.config.values import Count, Positive, value_problems
 from dlrm_app.errors import ConfigError, Problem, first_problems, refuse_if
+from dlrm_app.tables.frozen_specs import frozen_spec
 from dlrm_app.tables.table import Attention, Table
+from dlrm_app.tables.vector_rows import VectorRows
 from dlrm_app.text import listed
 
 DataType = Literal["fp32", "fp16", "bf16"]
@@ -56,6 +61,7 @@ _TYPES: dict[str, object] = {
     "optimizer": dict[str, Any],
     "pooling_factors": list[Positive],
     "count": Annotated[int, Meta(ge=1, le=100_000)],
+    "train": bool,
 }
 """A spec's keys → the types of their values."""
 _ATTENTION_TYPES: dict[str, object] = {"attention": str, "hidden": list[Count], "softmax": bool}
@@ -68,14 +74,18 @@ def resolve_tables(
     feature_rows: Mapping[str, int] | None,
     groups: Sequence[Sequence[str]] = (),
     weighted: Collection[str] = (),
+    vectors: Mapping[str, VectorRows] = MappingProxyType({}),
 ) -> list[Table]:
     """The tables that ``config`` describes for a dataset whose feature f has ids in [0, feature_rows[f]).
 
     None: no dataset is given. ``groups``: features that share a table of the dataset, each with a feature of one value
-    first, then lists. ``weighted``: features whose elements have weights. Raises ConfigError with every problem:
-    unknown features, too few rows, a feature read twice, and so on.
+    first, then lists. ``weighted``: features whose elements have weights. ``vectors``: feature → the vectors that it looks
+    up, of which frozen tables are made. Raises ConfigError with every problem: unknown features, too few rows, a
+    feature read twice, and so on.
     """
-    specs = _given_specs(config, feature_rows or {}, groups, weighted)
+    groups = [group for group in groups if len({name in vectors for name in group}) == 1]
+    given = _given_specs(config, feature_rows or {}, groups, {*weighted, *vectors})
+    specs = [frozen_spec(spec, vectors, feature_rows or {}) for spec in given]
     faults: dict[str, tuple[Problem, list[str]]] = {}
     tables: list[Table] = []
     for index, spec in enumerate(specs):
@@ -91,6 +101,7 @@ def resolve_tables(
         for fault, where in faults.values()
     ]
     tables = [replace(t, weighted=tuple(name for name in t.features if name in weighted)) for t in tables]
+    tables = [_with_vectors(table, vectors) for table in tables]
     problems += _unsummed(tables)
     problems += _conflicts(tables) + _pattern_faults(config.data_types, tables)
     if feature_rows is not None:
@@ -126,6 +137,11 @@ def _given_specs(
     raise ConfigError(
         Problem("tables.from_dataset", rule, "preprocess with one, or with dense.bucket_columns=all")
     )
+
+
+def _with_vectors(table: Table, vectors: Mapping[str, VectorRows]) -> Table:
+    """``table``, frozen if its features look up vectors."""
+    return replace(table, vectors=vectors[table.features[0]]) if table.features[0] in vectors else table
 
 
 def attending(groups: Sequence[Sequence[str]], weighted: Collection[str]) -> list[Sequence[str]]:
@@ -175,6 +191,7 @@ def _read_spec(spec: object, config: TablesConfig) -> list[Table]:
     if attention is not None:
         values["pooling"] = _read_attention(attention)
     count = values.pop("count", None)
+    values.pop("train", None)
     tuples = {key: tuple(values.get(key, ())) for key in ("features", "pooling_factors")}
     table = Table(**{**values, **tuples})
     refuse_if(_table_faults(table))

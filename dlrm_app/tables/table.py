@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dlrm_app.records import Json
+from dlrm_app.tables.vector_rows import VectorRows
 
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
 
@@ -45,6 +46,8 @@ class Table:
     """
     init_from: str | None = None
     """A file of initial vectors by raw value."""
+    vectors: VectorRows | None = None
+    """The file of its rows, if these are not trained; ``dim`` is then their width, filled up to a multiple of 4."""
     weighted: tuple[str, ...] = ()
     """The features whose elements have weights, in the order of ``features``: their vectors are multiplied by these."""
 
@@ -52,6 +55,11 @@ class Table:
     def expected_pooling_factors(self) -> list[float]:
         """``pooling_factors``, or 1 for each feature."""
         return [float(ids) for ids in self.pooling_factors] or [1.0] * len(self.features)
+
+    @property
+    def is_frozen(self) -> bool:
+        """True if its rows are not trained."""
+        return self.vectors is not None
 
     @property
     def attention(self) -> Attention | None:
@@ -110,3 +118,12 @@ def table_of(parameter: str) -> str | None:
     """
     *_, kind, table, _ = ("", "", *parameter.split("."))
     return table.removesuffix(RENAMED) if kind in ("embedding_bags", "embeddings") else None
+
+
+FROZEN = "frozen_bags"
+"""The module of a model that has its frozen tables."""
+
+
+def is_frozen(parameter: str) -> bool:
+    """True if ``parameter`` (a dotted name in a model) is a table that is not trained."""
+    return FROZEN in parameter.split(".")

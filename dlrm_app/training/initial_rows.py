@@ -11,13 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.dictionary import JaggedColumns
 from dlrm_app.dataset.encoding_files import VocabularyRows, read_rows
@@ -25,7 +22,7 @@ from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.encoding.sparse import SparseEncoder
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.logs.arrow_rows import keys_of
+from dlrm_app.logs.vector_files import VectorFile
 from dlrm_app.model.initial_weights import init_tables, local_parts, table_weights
 from dlrm_app.records import Json
 from dlrm_app.tables.table import Table
@@ -87,22 +84,8 @@ def vector_problems(tables: Sequence[Table], manifest: Manifest) -> list[Problem
                 )
             )
             continue
-        try:
-            schema = pq.read_schema(table.init_from)
-        except (pa.ArrowException, OSError) as error:
-            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-            problems.append(
-                Problem(_key(table), f"cannot be read ({reason})", "name a Parquet file, or leave it out")
-            )
-            continue
-        if not {"value", "vector"} <= {*schema.names} or not _is_vector(schema.field("vector").type):
-            problems.append(
-                Problem(
-                    _key(table),
-                    "must have the columns value and vector, a list of floats, it has "
-                    + ", ".join(f"{field.name}: {field.type}" for field in schema),
-                )
-            )
+        if problem := _file(table, columns[table.features[0]]).problem():
+            problems.append(problem)
     return problems
 
 
@@ -110,9 +93,9 @@ def _key(table: Table) -> str:
     return f"init_from={table.init_from} of table {table.name}"
 
 
-def _is_vector(kind: pa.DataType) -> bool:
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return is_list and pa.types.is_floating(kind.value_type)
+def _file(table: Table, column: SparseColumn) -> VectorFile:
+    assert table.init_from is not None
+    return VectorFile(table.init_from, column.encoding["raw"], _key(table))
 
 
 @torch.no_grad()
@@ -127,8 +110,9 @@ def init_vectors(model: nn.Module, tables: Sequence[Table], manifest: Manifest, 
         table, column = by_name[name], columns[by_name[name].features[0]]
         parts, num_unknown = local_parts(weight), 0
         found = [torch.zeros(len(part), 1, dtype=torch.int32, device=part.device) for part, _, _ in parts]
-        for batch in _batches(table):
-            ids, vectors = _ids(table, column, manifest.folder, batch), _vectors(table, batch, num_models)
+        for part_of_file in _file(table, column).read():
+            ids = _ids(column, manifest.folder, part_of_file.keys)
+            vectors = _as_wide(table, part_of_file.vectors, num_models)
             num_unknown += int((ids < 0).sum())
             for (part, first, column_from), counts in zip(parts, found, strict=True):
                 here = (ids >= first) & (ids < first + len(part))
@@ -146,42 +130,22 @@ def init_vectors(model: nn.Module, tables: Sequence[Table], manifest: Manifest, 
         )
 
 
-def _batches(table: Table) -> Iterator[pa.RecordBatch]:
-    assert table.init_from is not None
-    try:
-        with pq.ParquetFile(table.init_from) as file:
-            yield from file.iter_batches(_ROWS, columns=["value", "vector"])
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(Problem(_key(table), f"cannot be read ({str(error).splitlines()[0]})")) from error
-
-
-def _ids(table: Table, column: SparseColumn, folder: Path, batch: pa.RecordBatch) -> torch.Tensor:
+def _ids(column: SparseColumn, folder: Path, keys: NDArray[np.uint64]) -> torch.Tensor:
     """The id of every value; -1 for a value that the vocabulary does not have."""
-    keys, fault = keys_of(batch.column("value"), column.encoding["raw"])
-    if fault is not None:
-        raise DataError(
-            Problem(_key(table), f"has values of another kind: {fault}", "correct or remove them")
-        )
-    if batch.column("value").null_count:
-        raise DataError(Problem(_key(table), "has vectors without a value", "remove them"))
     ids = SparseEncoder([column], folder).apply(JaggedColumns.joined([keys])).ids
     return torch.from_numpy(np.where(ids == column.encoding.get("rare_id", -1), -1, ids).astype(np.int64))
 
 
-def _vectors(table: Table, batch: pa.RecordBatch, num_models: int) -> torch.Tensor:
+def _as_wide(table: Table, vectors: NDArray[np.float32], num_models: int) -> torch.Tensor:
     """The vectors as float32 [rows, table.dim]; each model of an ensemble gets a copy."""
-    lists, wanted = batch.column("vector"), sorted({table.dim, table.dim // num_models})
-    widths = pc.unique(pc.list_value_length(lists)).to_pylist()
-    if len(widths) != 1 or widths[0] not in wanted:
+    width, wanted = vectors.shape[1], sorted({table.dim, table.dim // num_models})
+    if width not in wanted:
         raise DataError(
             Problem(
                 _key(table),
                 f"must have {' or '.join(map(str, wanted))} numbers in each vector, as wide as the table's rows "
                 "or as one model's share of them",
-                value=widths,
+                value=[width],
             )
         )
-    vectors = torch.from_numpy(numbers_of(lists.flatten()).astype(np.float32)).view(len(batch), -1)
-    if not vectors.isfinite().all():
-        raise DataError(Problem(_key(table), "holds NaN or inf", "remove such vectors"))
-    return vectors.repeat(1, table.dim // vectors.shape[1])
+    return torch.from_numpy(vectors).repeat(1, table.dim // width)

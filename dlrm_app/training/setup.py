@@ -19,6 +19,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import number_features
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import mean_ids
+from dlrm_app.dataset.vector_columns import sizes_of
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.groups import refuse_shared
@@ -79,7 +80,8 @@ def _refuse_shared_groups(manifest: Manifest, group_by: str | None) -> None:
 def model_of(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> ModelSpec:
     """The model of ``config`` for the rows of a dataset."""
     numbers, num_dense = number_features(manifest.dense), len(manifest.dense)
-    return ModelSpec(config.model, tables, num_dense, config.trainer.seed, numbers, manifest.labels)
+    vectors = sizes_of(manifest.vectors)
+    return ModelSpec(config.model, tables, num_dense, config.trainer.seed, numbers, manifest.labels, vectors)
 
 
 def build_trainable(
@@ -142,7 +144,8 @@ def begin_at_moments(model: nn.Module, manifest: Manifest) -> None:
     groups = [group for group, rows in enumerate(reader.group_rows) if rows]
     chosen = groups[:: -(-len(groups) // SAMPLED_GROUPS)] if groups else []
     if chosen:
-        set_moments(model, torch.from_numpy(np.concatenate([reader.decode(group).dense for group in chosen])))
+        rows = [reader.decode(group).dense[:, : len(manifest.dense)] for group in chosen]
+        set_moments(model, torch.from_numpy(np.concatenate(rows)))
 
 
 def set_step_seed(seed: int, step: int, rank: int) -> None:

@@ -49,7 +49,7 @@ RANGES = {
     "## sharded_module_prefetch": "lookup",
     "[output_dist": "output_dist",
     "## _PendingEmbeddings wait()": "output_dist",
-    "## _PendingVectors wait()": "output_dist",
+    "## _Pending wait()": "output_dist",
     "## EmbeddingBagCollectionAwaitable wait()": "output_dist",
     "## EmbeddingCollectionAwaitable wait()": "output_dist",
     "## zero_grad": "optimizer",

@@ -13,8 +13,15 @@ from dlrm_app.config.metrics import metric_of
 from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.schema import required
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.dataset.columns import attention_problems, repeated_columns, sharing_problems, weighted_columns
+from dlrm_app.dataset.columns import (
+    attention_problems,
+    repeated_columns,
+    sharing_problems,
+    vectors_in,
+    weighted_columns,
+)
 from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.dataset.vector_columns import sizes_of
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, joined
 from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val, one_class_problems
@@ -69,7 +76,8 @@ def check_training(
             needs = ["model", "optimizer", "tables"]
             checks.result(lambda: check_warm_start(Path(earlier), config, manifest, tables), needs)
         checks.add(lambda: evaluation_problems(config.evaluation, manifest, tables), needs=["evaluation"])
-        spec = ModelSpec(config.model, tables, len(manifest.dense), labels=manifest.labels)
+        labels, vectors = manifest.labels, sizes_of(manifest.vectors)
+        spec = ModelSpec(config.model, tables, len(manifest.dense), labels=labels, vectors=vectors)
         checks.add(lambda: model_table_problems(spec), needs=["model"])
     if ranks.is_first:  # the others take its plan, and may not see the file
         checks.plan_file(tables, cluster)
@@ -208,7 +216,10 @@ class _Checks:
             feature_rows = None if manifest is None else {c.name: c.num_embeddings for c in manifest.sparse}
             groups = [] if manifest is None else repeated_columns(manifest)
             weighted = [] if manifest is None else weighted_columns(manifest)
-            tables = self.result(lambda: resolve_tables(config.tables, feature_rows, groups, weighted))
+            vectors = {} if manifest is None else vectors_in(manifest)
+            tables = self.result(
+                lambda: resolve_tables(config.tables, feature_rows, groups, weighted, vectors)
+            )
         if manifest is not None and tables is not None:
             self.add(lambda: [*sharing_problems(tables, manifest), *attention_problems(tables, manifest)])
             if any(table.init_from for table in tables):

@@ -147,7 +147,7 @@ def check_warm_start(
     allow = config.warm_start.allow
     _check_columns(previous, manifest, tables, allow)  # first: other ids also mean other table sizes
     problems = [
-        *column_problems(previous, _features(tables), _dense_names(manifest), manifest.labels, allow),
+        *column_problems(previous, _read(tables, manifest), _dense_names(manifest), manifest.labels, allow),
         *_model_problems(config, then, previous.folder),
         *_table_problems(previous, tables),
     ]
@@ -165,9 +165,13 @@ def column_problems(
     labels: Sequence[LearntLabel],
     allow: Sequence[str],
 ) -> list[Problem]:
-    """Problems: columns and labels that only one of ``previous`` and a run on these reads, unless ``allow`` has them."""
+    """Problems: columns and labels that only one of ``previous`` and a run on these reads, unless ``allow`` has them.
+
+    ``features``: the sparse ones, then the columns of vectors in each row.
+    """
+    then = [*previous.features, *previous.spec.vectors]
     return [
-        *_changed_columns("features", previous.features, features, previous.folder, allow),
+        *_changed_columns("features", then, features, previous.folder, allow),
         *_changed_columns("dense", previous.dense_names, dense, previous.folder, allow),
         *_label_problems(previous, labels, allow),
     ]
@@ -175,6 +179,11 @@ def column_problems(
 
 def _features(tables: Sequence[Table]) -> list[str]:
     return [name for table in tables for name in table.features]
+
+
+def _read(tables: Sequence[Table], manifest: Manifest) -> list[str]:
+    """The features that ``tables`` read, and the columns of vectors in each row."""
+    return _features(tables) + [column.name for column in manifest.vectors]
 
 
 def _dense_names(manifest: Manifest) -> list[str]:
@@ -186,8 +195,17 @@ def _check_columns(
 ) -> None:
     """Raises DataError naming every column of both runs whose ids, values or labels have another meaning now."""
     given, known = _dense_names(manifest), {column["name"]: column for column in previous.columns["dense"]}
-    common = {**previous.columns, "dense": [known[name] for name in given if name in known]}
-    both = replace(manifest, dense=[column for column in manifest.dense if column.name in known])
+    vectors = {column["name"]: column for column in previous.columns.get("vectors", [])}
+    common = {
+        **previous.columns,
+        "dense": [known[name] for name in given if name in known],
+        "vectors": [vectors[c.name] for c in manifest.vectors if c.name in vectors],
+    }
+    both = replace(
+        manifest,
+        dense=[column for column in manifest.dense if column.name in known],
+        vectors=[column for column in manifest.vectors if column.name in vectors],
+    )
     features = [name for name in previous.features if name in _features(tables)]
     encoding = setting("encoding.path", previous.data_path)
     label = LabelRule("label" in allow, f"warm_start.allow={as_typed([*allow, 'label'], str)}")

@@ -60,6 +60,17 @@ ATTENTIVE = (
     "{name:shared,rows:2000,dim:32,features:[left,right],pooling:{attention:left,softmax:true}},"
     "{name:large,rows:50000,dim:32,features:[large]}]"
 )
+RICH = "RICH"
+"""Stands, in the settings of a case, for a dataset with vectors, weighted lists, two labels and weights of rows."""
+OF_RICH = {
+    "vectors": "",
+    "vectors-row_wise": "sharding.types=[row_wise]",
+    "vectors-column_wise": "sharding.types=[column_wise] sharding.tables={*:{min_partition:4}}",
+    "vectors-ensemble": "model.ensemble_size=2",
+    "vectors-concat": "model=concat model.bottom_mlp=[]",
+    "vectors-dcn": "model=dcn",
+}
+"""Settings of runs on that dataset."""
 MODELS = {
     "attention": ATTENTIVE,
     "attention-row_wise": f"{ATTENTIVE} sharding.types=[row_wise]",
@@ -75,6 +86,11 @@ MODELS = {
     "dcn_parallel": "model=dcn_parallel model.bottom_mlp=[]",
     "projection": "model=projection",
     "concat": "model=concat model.bottom_mlp=[]",
+    "gdcn": "model=gdcn model.bottom_mlp=[]",
+    "gdcn_parallel": "model=gdcn_parallel model.bottom_mlp=[]",
+    "finalnet": "model=finalnet model.bottom_mlp=[] model.dropout=0",
+    "dcnv3": "model=dcnv3 model.bottom_mlp=[] model.top_mlp=[] model.dropout=0 model.dcnv3_linear_dropout=0",
+    "qnn": "model=qnn model.bottom_mlp=[] model.top_mlp=[] model.dropout=0",
     "calibrate": "trainer.calibrate=true",
     "warm_start": "warm_start.checkpoint=PLAIN",
 }
@@ -117,6 +133,10 @@ def _single(device: str) -> Iterator[Case]:
             name, ROUNDING
         )  # a GPU draws other masks
         yield Case(name, (*PLAIN, *words.split()), ((),), tolerance, is_fresh=name == "warm_start")
+    for name, words in OF_RICH.items():
+        own = [word for word in words.split() if not word.startswith("sharding")]
+        leg = tuple(word for word in words.split() if word.startswith("sharding"))
+        yield Case(name, (RICH, *PLAIN, *own), (leg,))
     yield Case("fp16_tables", legs=((*ONE_BY_ONE, "tables.data_type=fp16"),), tolerance=COARSE, is_fresh=True)
 
 

@@ -41,7 +41,7 @@ def given(**entry: Any) -> list[Any]:
         (
             given(role="dence"),
             {},
-            "role must be one of label, weight, dense, sparse, element_weights, time, ignore, got 'dence'",
+            "role must be one of label, weight, dense, sparse, element_weights, vector, time, ignore, got 'dence'",
         ),
         (given(role="dense", kind="hex"), {}, "must be one of integer, float, score, got 'hex'"),
         (given(role="ignore", knd=1), {}, "knd is not a key of a column"),

@@ -137,7 +137,7 @@ WRONG = {
         {"vector": pa.array([[1.0] * 5, [2.0] * 5])},
         "must have 8 numbers in each vector...",
     ),
-    "ragged": ({"vector": pa.array([[1.0] * 8, [2.0] * 7])}, "must have 8 numbers in each vector..."),
+    "ragged": ({"vector": pa.array([[1.0] * 8, [2.0] * 7])}, "has vectors of 7 and 8 numbers"),
     "nan": ({"vector": pa.array([[1.0] * 8, [float("nan")] * 8])}, "holds NaN or inf"),
     "null": ({"value": pa.array([None, 5], pa.int64())}, "has vectors without a value"),
     "no number": ({"value": pa.array(["5", "five"])}, "...'five'..."),

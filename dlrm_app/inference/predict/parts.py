@@ -249,8 +249,10 @@ class RawParts:
 
     def _encode(self, unit: InputUnit, spec: Spec, tally: PartTally) -> Iterator[Chunk]:
         cursor = open_cursor(unit, spec)
-        encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
-        learnt, counter = self.learnt, ValueCounter(self._manifest.dense, self._manifest.sparse)
+        manifest = self._manifest
+        encoder = Encoder(spec, manifest.dense, manifest.sparse, manifest.folder, vectors=manifest.vectors)
+        counter = ValueCounter(manifest.dense, manifest.sparse, manifest.vectors)
+        learnt = self.learnt
         for raw in cursor.rows(CHUNK_ROWS, None):
             lines = cursor.row_lines()
             tally.leave_out(cursor.take_rejects())

@@ -13,6 +13,7 @@ from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.label_counts import WIDTH, count_labels
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.dataset.splits import Shard, ValueCounts
+from dlrm_app.dataset.vector_columns import VectorColumn
 from dlrm_app.encoding.encoder import Encoded, Encoder
 from dlrm_app.encoding.row_samples import KnownShare, RowSample, RowSampler
 from dlrm_app.encoding.value_shares import ValueCounter
@@ -33,7 +34,7 @@ from dlrm_app.preprocessing.passes.time_order import VAL_TIMES, SplitTimes
 class EncodedSplit:
     """The rows of a unit that go to one split.
 
-    ``missing`` [N + F]: the number of missing values of each column.
+    ``missing`` [N + F + V]: the number of missing values of each column.
     ``shard``: the rows' shard, whose path is relative to the journal's folder; None if a full shuffle moves them later.
     ``known``: in a sample of the rows, those whose own clicks are in the target columns that encode them.
     ``weights``: the sums of the weights of all rows and of the positives, if rows have weights.
@@ -106,6 +107,7 @@ class EncodeUnits:
     """A sample of the rows whose clicks are in the target columns."""
     counted: frozenset[str] = frozenset()
     """The splits whose values are counted."""
+    vectors: tuple[VectorColumn, ...] = ()
 
     def __call__(self, unit: InputUnit) -> Finish[EncodedUnit]:
         files = self.journal.begin(unit.name)
@@ -197,11 +199,14 @@ class _SplitPart:
         plan = work.plan
         self._folded = work.folded if split == "train" else None
         spec = plan.file_specs[unit.source]
-        self._encoder = Encoder(spec, work.dense, work.sparse, plan.output, self._folded, plan.kept_columns)
+        self._encoder = Encoder(
+            *(spec, work.dense, work.sparse, plan.output, self._folded, plan.kept_columns, work.vectors)
+        )
         self._sketches = sketches if split in plan.studied and work.wants_sketch else ()
         self._learnt = work.learnt if self._folded is None and plan.contents_identify_rows else None
-        self._counter = ValueCounter(work.dense, work.sparse) if split in work.counted else None
-        self._missing = np.zeros(len(work.dense) + len(work.sparse), np.int64)
+        columns = work.dense, work.sparse, work.vectors
+        self._counter = ValueCounter(*columns) if split in work.counted else None
+        self._missing = np.zeros(sum(map(len, columns)), np.int64)
         self._rows = self._positives = 0
         self._is_weighted, self._weights = spec.is_weighted, np.zeros(2)
         self._labels = np.zeros((len(spec.other_labels), WIDTH))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.checksums import checksum
 from dlrm_app.dataset.arrow import array_of
-from dlrm_app.dataset.encoding_files import read_clicks, read_rows
+from dlrm_app.dataset.encoding_files import read_clicks, read_rows, write_file
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.encoding.dense import TARGET, folded_file, is_target
 from dlrm_app.encoding.encoder import Encoder
@@ -43,7 +43,6 @@ from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.source import InputFile, content_checksum
 from dlrm_app.preprocessing.passes.counts import KeyCounts, read_counts, write_counts
 from dlrm_app.preprocessing.passes.plan import FOLDS, CountedUnit, InputPlan
-from dlrm_app.preprocessing.passes.vocabulary import write_file
 from dlrm_app.preprocessing.work.executor import NumberedItem
 from dlrm_app.text import memory_text
 

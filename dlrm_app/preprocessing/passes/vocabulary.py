@@ -13,12 +13,16 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.checksums import checksum
 from dlrm_app.dataset.arrow import array_of, numbers_of
-from dlrm_app.dataset.encoding_files import BEFORE_ALL_DAYS, read_rows, read_vocabulary, read_waiting
+from dlrm_app.dataset.encoding_files import (
+    BEFORE_ALL_DAYS,
+    read_rows,
+    read_vocabulary,
+    read_waiting,
+    write_file,
+)
 from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.dates import day_number
@@ -34,7 +38,6 @@ from dlrm_app.encoding.sparse import (
     open_table,
 )
 from dlrm_app.errors import ConfigError, Problem
-from dlrm_app.files import written_whole
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.preprocessing.passes.counts import NUM_BUCKETS, KeyCounts, in_buckets, read_counts, read_texts
 from dlrm_app.preprocessing.passes.growth import OWNERS, WAITING, GrownVocabulary, Records, grow
@@ -253,14 +256,6 @@ def _write_vocabulary(
         columns[name] = array_of(owners[name])
     # values are distinct and ids consecutive: this takes less than half the bytes, and old pages stay the same
     return write_file(path, columns, use_dictionary=False, column_encoding={"id": "DELTA_BINARY_PACKED"})
-
-
-def write_file(path: Path, columns: dict[str, pa.Array], **layout: object) -> str:
-    """Writes a Parquet file; returns its checksum."""
-    path.parent.mkdir(exist_ok=True)
-    with written_whole(path) as temporary:
-        pq.write_table(pa.table(columns), temporary, compression="zstd", **layout)
-    return checksum(path)
 
 
 def refuse_if_too_large(entries: int, bytes_per_entry: int, memory_bytes: int) -> None:

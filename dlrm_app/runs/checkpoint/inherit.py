@@ -45,8 +45,8 @@ class Described:
 
     @property
     def tables(self) -> dict[str, Table]:
-        """The model's tables by name."""
-        return {table.name: table for table in self.spec.tables}
+        """The model's tables by name, without those that are not trained."""
+        return {table.name: table for table in self.spec.tables if not table.is_frozen}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_pr
 from dlrm_app.kernels.install import install
 from dlrm_app.locks import SharedLock
 from dlrm_app.model.build import build_model
+from dlrm_app.model.frozen_rows import set_vectors
 from dlrm_app.model.loss import ClickTask, set_tf32
 from dlrm_app.runs.checkpoint.marker import (
     EMA,
@@ -296,6 +297,7 @@ def load_trained(
     if rows is not None:
         for name in [name for name in tensors if table_of(name)]:
             _set_rows(tensors.pop(name), reader.rows(name, rows[table_of(name) or ""]))
+        runtime.together(set_vectors, model, tables, rows)
     runtime.together(load_tensors, reader, tensors)
     return model
 

@@ -23,7 +23,7 @@ from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.runs.checkpoint.marker import MODEL
 from dlrm_app.tables.sparse_optimizers import ROW, SPARSE_OPTIMIZERS
-from dlrm_app.tables.table import table_of
+from dlrm_app.tables.table import is_frozen, table_of
 
 Tensors = dict[str, Any]
 Pieces = dict[tuple[str, tuple[int, ...]], torch.Tensor]
@@ -71,10 +71,14 @@ def table_name(name: str) -> str | None:
 
 
 def collect_weights(model: nn.Module, dense: str = MODEL) -> Tensors:
-    """Views of every weight, as in ``collect_tensors``. ``dense``: the name prefix of weights outside of tables."""
+    """Views of every weight, as in ``collect_tensors``. ``dense``: the name prefix of weights outside of tables.
+
+    Frozen tables are left out: their rows are the dataset's, whose checksum the marker has.
+    """
     return {
         f"{dense if table_of(name) is None else MODEL}/{name}": value
         for name, value in model.state_dict().items()
+        if not is_frozen(name)
     }
 
 

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_config
-from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
+from dlrm_app.dataset.columns import (
+    number_features,
+    read_as_known,
+    refuse_other_columns,
+    vectors_of,
+)
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule, known_labels
 from dlrm_app.dataset.manifest import MANIFEST, DenseColumn, Manifest, read_manifest
 from dlrm_app.dataset.splits import ValueCounts
@@ -47,6 +52,12 @@ class TrainedModel:
     def dense_names(self) -> list[str]:
         """The dense columns, in the order that the model reads them."""
         return [column["name"] for column in self.columns["dense"]]
+
+    @property
+    def input_names(self) -> list[str]:
+        """The numbers that the model reads of a row: the dense columns, and each number of its vectors."""
+        vectors = self.spec.vectors.items()
+        return self.dense_names + [f"{name}[{place}]" for name, size in vectors for place in range(size)]
 
     @property
     def tables(self) -> Sequence[Table]:
@@ -112,17 +123,21 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
     groups = [*marker.tables.values()]
     weighted = [column["name"] for column in marker.columns["sparse"] if column.get("weights")]
-    tables = in_order(resolve_tables(config.tables, feature_rows, groups, weighted), marker.tables)
+    data_path = dataset_of(folder, marker, config.data.path)
+    vectors = vectors_of(marker.columns["sparse"], Path(data_path))
+    tables = resolve_tables(config.tables, feature_rows, groups, weighted, vectors)
+    tables = in_order(tables, marker.tables)
     columns = [DenseColumn(**column) for column in marker.columns["dense"]]
     numbers, labels = number_features(columns), known_labels(marker.columns)
-    spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, numbers, labels)
+    sizes = {column["name"]: column["size"] for column in marker.columns.get("vectors", [])}
+    spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, numbers, labels, sizes)
     return TrainedModel(
         folder,
         marker,
         spec,
         config.trainer,
         config.evaluation,
-        dataset_of(folder, marker, config.data.path),
+        data_path,
         dense,
     )
 

@@ -26,6 +26,7 @@ from dlrm_app.dataset.arrow import (
     read_element_weights,
     read_ids,
     read_other_label,
+    read_vectors,
     read_weights,
     refuse_wrong,
 )
@@ -182,10 +183,15 @@ def _read(manifest: Manifest, group: _RowGroup) -> _Values:
             values.ids[sparse.name] = ids = read_ids(table, sparse)
             if sparse.weights and isinstance(ids, Bags):
                 values.element_weights.append(read_element_weights(table, sparse, ids))
+    vectors = []
+    for column in manifest.vectors:
+        with values.keep_fault():
+            vectors += [*np.ascontiguousarray(read_vectors(table, column).T)]
     if not values.faults:
         # target columns are left out: they differ between equal rows of train in different folds, and of val
         compared = [values.dense[column.name] for column in manifest.dense if not is_target(column)]
-        values.hashes = hash_rows([*compared, *values.ids.values(), *values.element_weights], group.rows)
+        columns = [*compared, *vectors, *values.ids.values(), *values.element_weights]
+        values.hashes = hash_rows(columns, group.rows)
     return values
 
 
@@ -266,7 +272,8 @@ def _disagreements(findings: Findings) -> list[Problem]:
             rule = f"has rows of weight {found:g}, the manifest says {expected:g}"
             problems.append(Problem(f"the {name} split", rule, "preprocess again"))
     for column in findings.manifest.sparse:
-        if column.encoding.get("missing_id") != 0 or column.encoding.get("multi_hot"):
+        # of a column that looks vectors up, values without a vector count as missing too
+        if column.encoding.get("missing_id") != 0 or {"multi_hot", "vectors"} & {*column.encoding}:
             continue
         if not column.multi_hot and column.name not in findings.sparse:
             continue

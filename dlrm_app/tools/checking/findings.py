@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from dlrm_app.dataset.label_counts import LabelSums, class_lines, given_lines, label_table
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.vector_columns import vector_lines
 from dlrm_app.errors import Problem
 from dlrm_app.records import Json
 from dlrm_app.result import Paragraph, Result
@@ -73,6 +74,7 @@ class Findings(Result):
         for column in self.manifest.sparse:
             if column.weights:
                 yield f"{column.name}: elements count by {column.weights}"
+        yield from vector_lines(self.manifest)
         lineage = self.manifest.lineage
         if lineage and lineage.growth:
             yield f"\nday {lineage.day}:"

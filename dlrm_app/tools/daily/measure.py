@@ -178,7 +178,8 @@ def missing_shares(dataset: Manifest) -> dict[str, float]:
     """
     shares = {column.name: column.missing_rate for column in dataset.dense}
     shares |= {name: 1 - known / max(asked, 1) for name, (known, asked) in _known_labels(dataset).items()}
-    return shares | {column.name: column.missing_rate for column in dataset.sparse}
+    shares |= {column.name: column.missing_rate for column in dataset.sparse}
+    return shares | {column.name: column.missing_rate for column in dataset.vectors}
 
 
 def asked_rows(dataset: Manifest) -> dict[str, int]:

@@ -148,7 +148,8 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
 def _schema(manifest: Manifest) -> pa.Schema:
     others = [label.name for label in manifest.other_labels]
     return shard_schema(
-        manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight, others
+        *(manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight, others),
+        vectors=manifest.vectors,
     )
 
 
@@ -169,20 +170,23 @@ def _other_columns(earlier: Manifest, dataset: Manifest) -> list[str]:
 
 
 def _makeable(dataset: Manifest) -> set[str]:
-    """The columns of shards that earlier rows may lack: new dense and sparse columns, and other labels."""
+    """The columns of shards that earlier rows may lack: new dense and sparse columns, vectors, and other labels."""
     dense = {column.name for column in dataset.dense if not is_opinion(column)}
     sparse = {name for column in dataset.sparse for name in (column.name, column.weights) if name}
-    return dense | sparse | {label.name for label in dataset.other_labels}
+    vectors = {column.name for column in dataset.vectors}
+    return dense | sparse | vectors | {label.name for label in dataset.other_labels}
 
 
 def _completed(table: pa.Table, dataset: Manifest) -> pa.Table:
     """``table`` with the columns of ``dataset``; those that it lacks are missing in all rows."""
     transforms = {column.name: column.transform for column in dataset.dense}
+    words = {column.name: column.num_words for column in dataset.vectors}
     schema = _schema(dataset)
     for field in schema:
         if field.name in table.column_names:
             continue
-        value: list[float] | float = [] if pa.types.is_list(field.type) else MISSING_ID
+        value: list[float] | float = [0] * words.get(field.name, 0)
+        value = value if pa.types.is_list(field.type) else MISSING_ID
         if pa.types.is_floating(field.type):  # a number, or another label
             transform = transforms.get(field.name)
             value = math.nan if transform is None else missing_value(transform)

@@ -8,6 +8,7 @@ import torch
 
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.dataset.shard_files import mean_ids
+from dlrm_app.dataset.vector_columns import sizes_of
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.model.architectures import ModelSpec
@@ -61,8 +62,9 @@ def plan_cluster(config: PlanConfig) -> PlannedCluster:
     work = plan_workload(config, tables, cluster.device)
     plan = to_plan(find_assignment(work, cluster), dict.fromkeys(work.tables, ""), work, cluster)
     num_dense = config.num_dense if manifest is None else len(manifest.dense)
-    labels = [] if manifest is None else manifest.labels
-    floor = floor_text(config, plan, ModelSpec(config.model, tables, num_dense, labels=labels))
+    labels, vectors = ([], {}) if manifest is None else (manifest.labels, sizes_of(manifest.vectors))
+    spec = ModelSpec(config.model, tables, num_dense, labels=labels, vectors=vectors)
+    floor = floor_text(config, plan, spec)
     smallest = path = None
     if config.smallest and config.sharding.plan is None:  # a plan from a file is only for its own ranks
         smallest = smallest_cluster(work, cluster)
@@ -86,7 +88,7 @@ def floor_text(config: PlanConfig, plan: EstimatedPlan, spec: ModelSpec) -> str:
     except ConfigError as error:
         return f"no floor of a step: {error}"
     weights = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
-    rows, tables = trainer.global_batch_size // plan.cluster.num_ranks, list(plan.work.tables.values())
+    rows, tables = trainer.global_batch_size // plan.cluster.num_ranks, spec.given_tables
     dense = dense_work(weights, config.model, tables, rows, config.optimizer.dense.kind)
     rates = described_rates(config.topology, plan.cluster, trainer.precision, trainer.tf32)
     floor = step_floor(plan, dense, config.sharding.collectives, rates)

@@ -17,21 +17,23 @@ from dlrm_app.files import output_problems, room_problems, write_json, written_w
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.progress import work_bar
 from dlrm_app.result import Paragraph, Result
+from dlrm_app.tools.synthetic.catalogue import Catalogue, make_catalogue
 from dlrm_app.tools.synthetic.days import IdLifetimes, drifted, make_lifetimes
-from dlrm_app.tools.synthetic.description import describe, description_path
+from dlrm_app.tools.synthetic.description import describe, description_path, items_path
 from dlrm_app.tools.synthetic.distribution import (
     MISSING,
     NUM_SPARSE,
     Shape,
     criteo_shape,
     draw_rows,
+    uniform_draws,
 )
 from dlrm_app.tools.synthetic.histories import ITEM, DrawnLists, Histories, make_histories
 from dlrm_app.tools.synthetic.lines import format_rows, hash_ids, join_digits, join_ids
 from dlrm_app.tools.synthetic.signal import BestScores, Signal, Tally, plant_signal, probability
 
 BLOCK_ROWS = 1 << 14
-_ORDERS, _ORDERS_DRIFT, _HISTORIES = 4, 5, 6
+_ORDERS, _ORDERS_DRIFT, _HISTORIES, _CATALOGUE = 4, 5, 6, 7
 """Random streams of a seed; those of clicks are 0, 1 and 3, that of ``inputs`` is 2."""
 
 
@@ -79,25 +81,30 @@ class Source:
     weight_spread: float = 0.0
     orders: Orders | None = None
     histories: Histories | None = None
+    catalogue: Catalogue | None = None
 
     def block(self, first_row: int, num_rows: int) -> DrawnRows:
         """Rows from ``first_row`` on. The text has only the share of the negatives that is kept."""
         values, ranks, label_draws = draw_rows(self.shape, self.row_key, first_row, num_rows)
-        lists, of_histories = None, None
+        lists, shown, more = None, None, []
         if self.histories is not None:
             lists = self.histories.lists(first_row, num_rows)
-            of_histories = self.histories.parts(ranks[:, ITEM], lists)
-        probabilities = probability(self.signal.logits(self.shape, values, ranks, of_histories))
+            more.append(self.histories.parts(ranks[:, ITEM], lists))
+        if self.catalogue is not None:
+            shown = self.catalogue.items(first_row, num_rows)
+            more.append(self.catalogue.part(shown, ranks))
+        further = np.hstack(more) if more else None
+        probabilities = probability(self.signal.logits(self.shape, values, ranks, further))
         labels = (label_draws < probabilities).astype(np.uint8)
         text = format_rows(labels, values, self.lives.numbers(ranks, self.day), self.column_keys)
         numbers, orders = np.arange(first_row, first_row + num_rows), None
         if self.orders is not None:
-            draws = [uniform(numbers, self.orders.row_key, purpose) for purpose in range(1, 3)]
-            after_click = probability(self.orders.signal.logits(self.shape, values, ranks, of_histories))
+            draws = [uniform_draws(numbers, self.orders.row_key, purpose) for purpose in range(1, 3)]
+            after_click = probability(self.orders.signal.logits(self.shape, values, ranks, further))
             is_order = (labels == 1) & (draws[0] < after_click)
             are_known = draws[1] >= self.orders.missing
             orders = OrderDraws(probabilities * after_click, is_order.astype(np.uint8), are_known)
-        fields = list(self._more_fields(numbers, orders, lists))
+        fields = list(self._more_fields(numbers, orders, lists, shown))
         if self.negatives_kept < 1 or fields:
             text = b"".join(self._lines(text, labels, numbers, fields))
         if self.is_compressed:  # each block is a gzip member; readers see one stream
@@ -105,9 +112,13 @@ class Source:
         return DrawnRows(text, probabilities, labels, orders)
 
     def _more_fields(
-        self, numbers: NDArray[np.int64], orders: OrderDraws | None, lists: DrawnLists | None
+        self,
+        numbers: NDArray[np.int64],
+        orders: OrderDraws | None,
+        lists: DrawnLists | None,
+        shown: NDArray[np.int64] | None,
     ) -> Iterator[list[bytes]]:
-        """The fields after the ids, in the order of the lines: order, last and bought items, counts, weight."""
+        """The fields after the ids, in the order of the lines: order, last and bought items, counts, item shown, weight."""
         if orders is not None:
             known = zip(orders.labels.tolist(), orders.are_known.tolist(), strict=True)
             yield [b"%d" % order if is_known else b"" for order, is_known in known]
@@ -115,8 +126,11 @@ class Source:
             yield self._join_items(lists.last)
             yield self._join_items(lists.bought)
             yield join_digits(lists.counts, (lists.counts > 0).sum(axis=1))
+        if shown is not None and self.catalogue is not None:
+            ids = self.catalogue.ids(shown).reshape(-1, 1)
+            yield join_ids(ids, np.ones(len(ids), np.int64))
         if self.weight_spread > 0:
-            draws = [uniform(numbers, self.row_key, purpose) for purpose in range(2, 4)]
+            draws = [uniform_draws(numbers, self.row_key, purpose) for purpose in range(2, 4)]
             # Box and Muller's normal draws
             normal = np.sqrt(-2 * np.log1p(-draws[0])) * np.cos(2 * np.pi * draws[1])
             yield [f"{weight:.4f}".encode() for weight in np.exp(self.weight_spread * normal).tolist()]
@@ -135,20 +149,11 @@ class Source:
         numbers: NDArray[np.int64],
         fields: Iterable[list[bytes]],
     ) -> Iterator[bytes]:
-        is_kept = (labels == 1) | (uniform(numbers, self.row_key, 1) < self.negatives_kept)
+        is_kept = (labels == 1) | (uniform_draws(numbers, self.row_key, 1) < self.negatives_kept)
         rows = zip(text.splitlines(), *fields, strict=True)
         for row, kept in zip(rows, is_kept.tolist(), strict=True):
             if kept:
                 yield b"\t".join(row) + b"\n"
-
-
-def uniform(numbers: NDArray[np.int64], key: int, purpose: int) -> NDArray[np.float64]:
-    """Draws from [0, 1) by a hash of ``numbers`` (SplitMix64), different for each ``key`` and ``purpose``."""
-    state = numbers.astype(np.uint64) * np.uint64(4) + np.uint64(purpose) + np.uint64(key & (2**62 - 1))
-    state = state * np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((state ^ (state >> np.uint64(31))) >> np.uint64(11)) / 2.0**53
 
 
 def make_source(config: GenerateConfig) -> Source:
@@ -161,13 +166,17 @@ def make_source(config: GenerateConfig) -> Source:
     length, histories = config.histories.length, None
     if length:
         histories = make_histories(shape, [config.seed, _HISTORIES], length)
-    auc, click_rate = config.signal.auc, config.signal.click_rate
-    signal = plant_signal(shape, [config.seed, 0], auc, click_rate, histories=histories)
+    catalogue, items = None, config.catalogue
+    if items.width:
+        key = [config.seed, _CATALOGUE]
+        catalogue = make_catalogue(key, items.width, items.size, items.rows_an_item)
+    auc, click_rate, more = config.signal.auc, config.signal.click_rate, (histories, catalogue)
+    signal = plant_signal(shape, [config.seed, 0], auc, click_rate, None, *more)
     row_key, column_keys = int(keys.integers(2**63)), keys.integers(2**32, size=NUM_SPARSE, dtype=np.uint32)
     orders = None
     if config.orders.rate > 0:
         after_click = plant_signal(
-            shape, [config.seed, _ORDERS], config.orders.auc, config.orders.rate, signal, histories
+            shape, [config.seed, _ORDERS], config.orders.auc, config.orders.rate, signal, *more
         )
         orders = Orders(after_click, int(keys.integers(2**63)), config.orders.missing)
     return Source(
@@ -181,6 +190,7 @@ def make_source(config: GenerateConfig) -> Source:
         weight_spread=config.weights,
         orders=orders,
         histories=histories,
+        catalogue=catalogue,
     )
 
 
@@ -243,6 +253,7 @@ def write_clicks(config: GenerateConfig) -> Clicks:
     keys = ["format", "seed", "start_row", "max_cardinality", "zipf", "signal"]
     keys += [key for key, usual in (("negatives_kept", 1), ("weights", 0)) if getattr(config, key) != usual]
     keys += ["orders"] * (first.orders is not None) + ["histories"] * (first.histories is not None)
+    keys += ["catalogue"] * (first.catalogue is not None)
     bests, orders = {}, {}
     for day in range(config.days):
         first_row = config.start_row + day * config.rows
@@ -258,6 +269,9 @@ def write_clicks(config: GenerateConfig) -> Clicks:
         if of_orders is not None:
             orders[path], labels = of_orders, {"labels": {"order": asdict(of_orders)}}
         write_json(best_path(path), {**asdict(best), **labels, **asked})
+    if first.catalogue is not None:
+        num_items = first.catalogue.num_known(config.start_row + config.rows * config.days)
+        first.catalogue.write(items_path(output), num_items)
     description = description_path(output)
     with written_whole(description) as temporary:
         temporary.write_text(describe(config), encoding="utf-8")

@@ -1,5 +1,6 @@
 """Describes a generated log for dlrm-preprocess: the YAML file that ``dataset=`` takes."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,11 @@ def description_path(log: Path) -> Path:
     return log.with_name(f"{log.name}.yaml")
 
 
+def items_path(log: Path) -> Path:
+    """The vectors of the items of ``log``."""
+    return log.with_name(f"{log.name}.items.parquet")
+
+
 def describe(config: GenerateConfig) -> str:
     return "\n".join([*_lines(config), ""])
 
@@ -32,9 +38,10 @@ def describe(config: GenerateConfig) -> str:
 def _lines(config: GenerateConfig) -> Iterator[str]:
     has_orders = config.orders.rate > 0
     has_lists = config.histories.length > 0
-    has_weights = config.weights > 0
+    has_weights, has_items = config.weights > 0, config.catalogue.width > 0
     yield "# Written by dlrm-generate: Criteo's format, and what else its lines hold"
-    yield f"name: {_NAMES[has_orders, has_lists, has_weights]}  # kept in the manifest"
+    name = _NAMES[has_orders, has_lists, has_weights] + "_items" * has_items
+    yield f"name: {name}  # kept in the manifest"
     yield r'delimiter: "\t"'
     yield "header: false"
     if has_orders:
@@ -57,5 +64,11 @@ def _lines(config: GenerateConfig) -> Iterator[str]:
         yield "  # values of item as well, but summed by their counts, in a table of their own"
         yield '  - {name: bought, role: sparse, kind: hex, separator: "|"}'
         yield "  - {name: counts, role: element_weights, weights_of: bought}"
+    if has_items:
+        yield "  - {name: shown, role: sparse, kind: hex}  # an item of the catalogue"
     if has_weights:
         yield "  - {name: importance, role: weight}"
+    if has_items:
+        yield "derived:"
+        file = items_path(Path(config.output))
+        yield f"  - {{name: shown_text, kind: vectors, of: shown, file: {json.dumps(str(file))}}}"

@@ -84,6 +84,15 @@ def uniform(key, index):  # type: ignore[no-untyped-def]  # compiled; inlined in
     return (np.float64(x >> _11) + 0.5) * _TINY
 
 
+def uniform_draws(numbers: NDArray[np.int64], key: int, purpose: int) -> NDArray[np.float64]:
+    """Draws from [0, 1) by a hash of ``numbers`` (SplitMix64), different for each ``key`` and ``purpose``."""
+    state = numbers.astype(np.uint64) * np.uint64(4) + np.uint64(purpose) + np.uint64(key & (2**62 - 1))
+    state = state * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((state ^ (state >> np.uint64(31))) >> np.uint64(11)) / 2.0**53
+
+
 @njit(nogil=True, cache=True, inline="always")
 def power_law_span(rows, exponent):  # type: ignore[no-untyped-def]  # compiled
     """The argument ``span`` of ``power_law`` for a table with ``rows`` rows."""

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from dlrm_app.evaluation.column_auc import auc_of_counts
 from dlrm_app.kernels.compiled import njit
+from dlrm_app.tools.synthetic.catalogue import SHARE as CATALOGUE_SHARE
+from dlrm_app.tools.synthetic.catalogue import Catalogue
 from dlrm_app.tools.synthetic.distribution import NUM_DENSE, NUM_SPARSE, Shape, draw_rows
 from dlrm_app.tools.synthetic.histories import ITEM, Histories
 
@@ -35,7 +37,8 @@ class Signal(NamedTuple):
 
     ``curves`` [N, 2]: weights of tanh(t) and exp(-t²) with t = (log1p(value) - location) / width. ``curve_spread``
     [N] and ``effect_spread`` [F]: the standard deviations that a column's weights were drawn with.
-    The logit is ``bias`` plus the three parts, or five with histories, times ``weights`` [3 or 5].
+    The logit is ``bias`` plus the three parts, those of histories and of a catalogue if the log has these, times
+    ``weights``.
     """
 
     curves: NDArray[np.float64]
@@ -51,24 +54,24 @@ class Signal(NamedTuple):
         shape: Shape,
         values: NDArray[np.int64],
         ranks: NDArray[np.int64],
-        of_histories: NDArray[np.float64] | None = None,
+        more: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
         """The true log-odds [B] of rows with dense ``values`` [B, N] and ``ranks`` of ids [B, F].
 
-        ``of_histories`` [B, 2]: the parts of histories (``histories.parts``).
+        ``more`` [B, M]: further parts, of histories (``histories.parts``), then of a catalogue (``Catalogue.part``).
         """
-        return self.bias + self.parts(shape, values, ranks, of_histories) @ self.weights
+        return self.bias + self.parts(shape, values, ranks, more) @ self.weights
 
     def parts(
         self,
         shape: Shape,
         values: NDArray[np.int64],
         ranks: NDArray[np.int64],
-        of_histories: NDArray[np.float64] | None,
+        more: NDArray[np.float64] | None,
     ) -> NDArray[np.float64]:
-        """The parts of the logits [B, 3 or 5], before weights."""
+        """The parts of the logits [B, 3 + M], before weights."""
         parts: NDArray[np.float64] = _parts(self, shape, values, ranks)
-        return parts if of_histories is None else np.hstack([parts, of_histories])
+        return parts if more is None else np.hstack([parts, more])
 
 
 def plant_signal(
@@ -78,11 +81,12 @@ def plant_signal(
     click_rate: float,
     given: Signal | None = None,
     histories: Histories | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Signal:
     """The true model of ``key`` [2], scaled so that a pilot sample has about this ``auc`` and ``click_rate``.
 
-    ``given``: the true model of another label; the sample has only rows with that label. ``histories``: those
-    of the rows.
+    ``given``: the true model of another label; the sample has only rows with that label. ``histories`` and
+    ``catalogue``: those of the rows.
     """
     random = np.random.Generator(np.random.Philox(key=key))
     curve_spread = _strengths(random, NUM_DENSE)
@@ -92,15 +96,20 @@ def plant_signal(
     effects[:, NUM_TELLING] = 0.0
     latent = random.normal(size=(len(PAIRED_COLUMNS), NUM_PAIRING + 1, LATENT_DIM))
     latent[:, NUM_PAIRING] = 0.0
-    shares = SHARES if histories is None else WITH_HISTORIES
+    shares: tuple[float, ...] = SHARES if histories is None else WITH_HISTORIES
+    if catalogue is not None:
+        shares = (*(share * (1 - CATALOGUE_SHARE) for share in shares), CATALOGUE_SHARE)
     unscaled = Signal(curves, effects, latent, np.ones(len(shares)), 0.0, curve_spread, effect_spread)
     values, ranks, draws = draw_rows(shape, int(random.integers(2**63)), 0, PILOT_ROWS)
-    of_histories = None
+    found = []
     if histories is not None:
-        of_histories = histories.parts(ranks[:, ITEM], histories.lists(PILOT_START, PILOT_ROWS))
-    parts = unscaled.parts(shape, values, ranks, of_histories)
+        found.append(histories.parts(ranks[:, ITEM], histories.lists(PILOT_START, PILOT_ROWS)))
+    if catalogue is not None:
+        found.append(catalogue.part(catalogue.items(PILOT_START, PILOT_ROWS), ranks))
+    more = np.hstack(found) if found else None
+    parts = unscaled.parts(shape, values, ranks, more)
     if given is not None:
-        parts = parts[draws < probability(given.logits(shape, values, ranks, of_histories))]
+        parts = parts[draws < probability(given.logits(shape, values, ranks, more))]
     spread = parts.std(axis=0)
     weights = np.sqrt(shares) / np.where(spread > 0, spread, 1.0)  # a column of one id has no spread
     scale, bias = _fit(np.sort(parts @ weights), auc, click_rate)
