@@ -2,13 +2,14 @@
 
 26 tables × 10,000 × 32, batch 2,048, fp32, on 100,000 synthetic rows. Training steps and evaluations with
 exact metrics take turns; medians over rounds, and of the ratios to the round's training: by batch size. What
-metrics cost of many more rows: benchmarks/exact_metrics.py.
+metrics, also of groups, cost of many more rows: benchmarks/exact_metrics.py.
 """
 
 import statistics
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from train_models import SPEED
@@ -57,6 +58,11 @@ def measure(run: TrainingRun) -> None:
             name = f"evaluation, batches of {size:,}"
             rates[name].append(evaluate(run, size))
             ratios[name].append(rates[name][-1] / training)
+        grouped = run.trainable.features[0]
+        for name, ranking in {"GAUC and MRR": (), "all metrics of groups": (5, 10)}.items():
+            name = f"batches of 4,096, {name}"
+            rates[name].append(evaluate(run, 4096, grouped, ranking))
+            ratios[name].append(rates[name][-1] / training)
     for name, values in rates.items():
         of_training = f"{statistics.median(ratios[name]):.2f} times training's" if name in ratios else ""
         print(f"{name:32} {statistics.median(values):10,.0f} rows/s  {of_training}")
@@ -75,8 +81,8 @@ def train(run: TrainingRun) -> float:
     return steps * run.config.trainer.global_batch_size / (time.perf_counter() - started)
 
 
-def evaluate(run: TrainingRun, size: int) -> float:
-    """Rows a second of an evaluation of the train split."""
+def evaluate(run: TrainingRun, size: int, group_by: str | None = None, ranking: Sequence[int] = ()) -> float:
+    """Rows a second of an evaluation of the train split, with metrics of the groups of a feature if it is named."""
     runtime = run.runtime
     loading = choose_loading(run.config.data.prefetch_batches, run.config.data.decode_workers, runtime)
     batches = EvalBatches(
@@ -89,7 +95,7 @@ def evaluate(run: TrainingRun, size: int) -> float:
         loading=loading,
     )
     with batches:
-        metrics = {MAIN: ClickMetrics("train")}
+        metrics = {MAIN: ClickMetrics("train", group_by, ranking=ranking)}
         values, seconds = evaluate_batches(run.forward_passes, batches, metrics, runtime, "train")
     return values["num_samples"] / seconds
 

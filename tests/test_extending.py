@@ -60,6 +60,12 @@ print(json.dumps((BiInteraction()(x) - pairs).abs().max().item()))
     assert printed_by(code, elsewhere) < 1e-12
 
 
+def test_the_architecture_with_branches_is_the_packages_own() -> None:
+    blocks = [block.text for block in blocks_of("extending.md", "An architecture with branches")]
+    files = [ROOT / "dlrm_app/model" / name for name in ("dcnv3.py", "architectures.py")]
+    assert all(text in path.read_text() for text, path in zip(blocks, files, strict=True))
+
+
 @pytest.mark.long
 def test_a_new_optimizer_trains_and_its_first_step_is_right(clone: Path) -> None:
     follow("A new sparse optimizer", clone)

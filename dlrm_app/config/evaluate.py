@@ -41,7 +41,7 @@ class EvaluateConfig(Section):
     split: Split = REQUIRED
     batch_size: BatchRows | None = None
     group_by: str | None = None
-    ranking: list[Count] = field(default_factory=lambda: [5, 10])
+    ranking: list[Count] = REQUIRED
     weights: bool = REQUIRED
     by: list[str] = field(default_factory=list)
     importance: ImportanceConfig = field(default_factory=ImportanceConfig)

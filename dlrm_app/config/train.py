@@ -139,8 +139,8 @@ class EvaluationConfig(Section):
     every_steps: Count | None = None
     per_epoch: Count | None = None
     group_by: str | None = None
-    ranking: list[Count] = field(default_factory=lambda: [5, 10])
-    best: str = "auc"
+    ranking: list[Count] = REQUIRED
+    best: str = REQUIRED
     target_auc: Share | None = None
     patience: Count | None = None
     test: bool = REQUIRED

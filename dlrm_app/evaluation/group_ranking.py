@@ -100,8 +100,11 @@ def ndcg(blocks: ClickBlocks, k: int) -> torch.Tensor:
     Järvelin & Kekäläinen 2002, "Cumulated gain-based evaluation of IR techniques"; ties as in McSherry & Najork 2008,
     "Computing information retrieval performance measures efficiently in the presence of tied scores".
     """
-    places = torch.arange(min(k, _most_rows(blocks)), dtype=torch.float64, device=blocks.gains.device)
-    discounts = torch.cat([places.new_zeros(1), (1 / torch.log2(places + 2)).cumsum(0)])
+    places = torch.arange(min(k, _most_rows(blocks)), dtype=torch.float64)
+    # summed on the CPU: on GPUs a running sum of floats has no fixed order
+    discounts = torch.cat([places.new_zeros(1), (1 / torch.log2(places + 2)).cumsum(0)]).to(
+        blocks.gains.device
+    )
 
     def discount(start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
         last = len(discounts) - 1

@@ -77,7 +77,7 @@ def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | 
         Problem(
             f"group_by={group_by}",
             f"is neither a one-hot feature that the model reads nor a column that {manifest.path} keeps (keep=)",
-            f"use one of {', '.join(names)}",
+            f"use one of {', '.join(names)}, or preprocess with keep=[{group_by}]",
         )
     ]
 

@@ -11,7 +11,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.train import ModelConfig
 from dlrm_app.model.branches import BranchHeads
-from dlrm_app.model.feature_vectors import VectorModel, draw_xavier
+from dlrm_app.model.feature_vectors import SMALL, VectorModel, draw_xavier
 from dlrm_app.model.regularization import SyncedBatchNorm
 
 
@@ -103,7 +103,7 @@ class Dcnv3(VectorModel):
     """The model. Each of several labels has last layers of its own."""
 
     def __init__(self, bags: EmbeddingBagCollection, num_dense: int, config: ModelConfig) -> None:
-        super().__init__(bags, num_dense)
+        super().__init__(bags, num_dense, SMALL)
         self.inter_arch = TwoCrossNetworks(self.num_vectors, self.dim, config)
         self.over_arch = CrossHeads(self.width // (config.num_heads or 1))
         draw_xavier(self.inter_arch)

@@ -10,29 +10,38 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.model.dlrm import OrderedSparseArch
 
+SMALL = 0.01
+"""The deviation for models whose layers multiply everything with everything: dense values may be large, and without a
+small beginning the first steps diverge. The published runs of such models have no dense values.
+"""
+
 
 class DenseVectors(nn.Module):
-    """[B, N] → [B, N · D]: each value times its feature's own vector."""
+    """[B, N] → [B, N · D]: each value times its feature's own vector, which is drawn with ``deviation``."""
 
-    def __init__(self, num_dense: int, dim: int) -> None:
+    def __init__(self, num_dense: int, dim: int, deviation: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_dense, dim).normal_(0.0, (2 / (1 + dim)) ** 0.5))
+        self.weight = nn.Parameter(torch.empty(num_dense, dim).normal_(0.0, deviation))
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return (values.unsqueeze(2) * self.weight).flatten(1)
 
 
 class FeatureVectors(nn.Module):
-    """The part below the interaction: a vector of every feature. ``bags`` may be the model's only input."""
+    """The part below the interaction: a vector of every feature. ``bags`` may be the model's only input.
 
-    def __init__(self, bags: EmbeddingBagCollection, num_dense: int) -> None:
+    ``deviation``: of the dense features' initial vectors; None: FuxiCTR's, that of a linear layer with one input.
+    """
+
+    def __init__(self, bags: EmbeddingBagCollection, num_dense: int, deviation: float | None = None) -> None:
         super().__init__()
         self.sparse_arch = OrderedSparseArch(bags)
         self.dim: int = self.sparse_arch.D
         self.num_vectors: int = num_dense + self.sparse_arch.F
         self.width = self.num_vectors * self.dim
         # a parameter without values would be one that optimizers and checkpoints have to know
-        self.dense_arch = DenseVectors(num_dense, self.dim) if num_dense else nn.Identity()
+        deviation = deviation or (2 / (1 + self.dim)) ** 0.5
+        self.dense_arch = DenseVectors(num_dense, self.dim, deviation) if num_dense else nn.Identity()
 
     def vectors(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
         """[B, W]: the dense features' vectors, then the sparse ones'."""

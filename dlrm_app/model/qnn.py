@@ -12,7 +12,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.train import ModelConfig
 from dlrm_app.model.ensemble import logit_of_mean
-from dlrm_app.model.feature_vectors import VectorModel, draw_xavier
+from dlrm_app.model.feature_vectors import SMALL, VectorModel, draw_xavier
 from dlrm_app.model.regularization import SyncedBatchNorm
 
 
@@ -80,7 +80,7 @@ class QuadraticModel(VectorModel):
     """The model. Each of several labels has a last layer of its own."""
 
     def __init__(self, bags: EmbeddingBagCollection, num_dense: int, config: ModelConfig) -> None:
-        super().__init__(bags, num_dense)
+        super().__init__(bags, num_dense, SMALL)
         self.inter_arch = QuadraticLayers(self.num_vectors, self.dim, config)
         self.over_arch = PassHead(self.width)
         draw_xavier(self.inter_arch)

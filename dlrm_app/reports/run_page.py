@@ -65,7 +65,7 @@ def _predictions(record: RunRecord) -> str:
 
 
 def headline(record: RunRecord) -> str:
-    """Tiles: metrics of the last evaluation on test (or val), the best AUC on val, throughput, time, steps."""
+    """Tiles: metrics of the last evaluation on test (or val), the best one on val, throughput, time, steps."""
     event = record.last_eval("test") or record.last_eval("val")
     reachable = record.dataset.get("best") or {}
     shown = [

@@ -51,7 +51,9 @@ class MlflowRuns(Tracker):
 
     def add(self, event: Event) -> None:
         now = int(time.time() * 1000)
-        metrics = [Metric(name, value, now, event.step) for name, value in scalars(event)]
+        # MLflow refuses names with @: ndcg@10 is ndcg_at_10
+        named = [(name.replace("@", "_at_"), value) for name, value in scalars(event)]
+        metrics = [Metric(name, value, now, event.step) for name, value in named]
         self._client.log_batch(self._run, metrics=metrics)
 
     def end(self, files: Sequence[Path], *, is_finished: bool) -> None:

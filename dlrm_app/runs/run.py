@@ -26,7 +26,7 @@ class Run(Result):
     ``path``: its folder.
     ``result``: as in result.json.
     ``evaluations``: all, in order.
-    ``best``: the evaluation on val with the best AUC; None without a labelled val split.
+    ``best``: the best evaluation on val, by evaluation.best; None without a labelled val split.
     ``report``: the page, if it was written.
     ``untaught``: labels that it could not learn, and why.
     """

@@ -153,18 +153,59 @@ BARS_DCNV2 = [
     ("net_dropout", 0.1, "model.dropout", 0.1),
     ("batch_norm", False, "model.batch_norm", False),
 ]
+CRITEO_X4 = [
+    *(each for each in BARS if each[0] not in ("batch_size", "embedding_dim")),
+    ("embedding_dim", 16, "tables.embedding_dim", 16),
+]
+# BARS, ranking/ctr/FinalNet/FinalNet_criteo_x4_001/README.md
+FINALNET_X4 = [
+    ("batch_size", 8192, "trainer.global_batch_size", 8192),
+    ("block1_hidden_units", [1000, 1000, 1000], "model.top_mlp", [1000, 1000, 1000]),
+    ("block2_hidden_units", [512], "model.finalnet_mlp2", [512]),
+    ("use_feature_gating", True, "model.finalnet_gates", True),
+    ("block1_hidden_activations", "ReLU", "model.finalnet_relu", True),
+    ("block1_dropout", 0.4, "model.dropout", 0.4),
+    ("block2_dropout", 0.4, "model.finalnet_dropout2", 0.4),
+    ("batch_norm", True, "model.batch_norm", True),
+]
+# salmon1802/DCNv3, checkpoints/Criteo_x4_10_h5/DCNv3_Criteo_047_43d9ad18.log
+DCNV3_X4 = [
+    ("batch_size", 4096, "trainer.global_batch_size", 4096),
+    ("num_deep_cross_layers", 4, "model.dcn_num_layers", 4),
+    ("num_shallow_cross_layers", 5, "model.dcnv3_num_linear_layers", 5),
+    ("layer_norm", True, "model.dcnv3_layer_norm", True),
+    ("num_heads", 1, "model.num_heads", 1),
+    ("deep_net_dropout", 0.1, "model.dropout", 0.1),
+    ("shallow_net_dropout", 0.2, "model.dcnv3_linear_dropout", 0.2),
+    ("batch_norm", False, "model.batch_norm", False),
+]
+# salmon1802/QNN, checkpoints/Criteo_x4_10_h5/QNN_T26_Criteo_001_53135920.log
+QNN_X4 = [
+    ("batch_size", 10000, "trainer.global_batch_size", 10000),
+    ("num_layers", 4, "model.dcn_num_layers", 4),
+    ("num_row", 5, "model.qnn_num_rows", 5),
+    ("num_heads", 1, "model.num_heads", 1),
+    ("net_dropout", 0.1, "model.dropout", 0.1),
+    ("batch_norm", False, "model.batch_norm", False),
+]
+PUBLISHED = [
+    ("kaggle_full", BARS + BARS_DLRM),
+    ("kaggle_full_dcnv2", BARS + BARS_DCNV2),
+    ("finalnet_criteo_x4", CRITEO_X4 + FINALNET_X4),
+    ("dcnv3_criteo_x4", CRITEO_X4 + DCNV3_X4),
+    ("qnn_criteo_x4", CRITEO_X4 + QNN_X4),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "sources"), [("kaggle_full", BARS + BARS_DLRM), ("kaggle_full_dcnv2", BARS + BARS_DCNV2)]
-)
-def test_the_recipes_for_full_kaggle_are_bars(
+@pytest.mark.parametrize(("name", "sources"), PUBLISHED)
+def test_the_recipes_for_full_kaggle_are_the_published_settings(
     name: str, sources: list[tuple[str, object, str, object]]
 ) -> None:
     config = OmegaConf.create(asdict(compose_train(f"experiment={name}")))
     for source, published, key, expected in sources:
         assert OmegaConf.select(config, key) == expected, (key, source, published)
-    assert compose_preprocess("experiment=kaggle_full").encoding.min_count == 10
+    twin = name.removesuffix("_dcnv2")
+    assert compose_preprocess(f"experiment={twin}").encoding.min_count == 10
 
 
 def test_the_mlperf_encodings_fit_the_mlperf_tables() -> None:

@@ -86,6 +86,11 @@ MODELS = {
     "dcn_parallel": "model=dcn_parallel model.bottom_mlp=[]",
     "projection": "model=projection",
     "concat": "model=concat model.bottom_mlp=[]",
+    "gdcn": "model=gdcn model.bottom_mlp=[]",
+    "gdcn_parallel": "model=gdcn_parallel model.bottom_mlp=[]",
+    "finalnet": "model=finalnet model.bottom_mlp=[] model.dropout=0",
+    "dcnv3": "model=dcnv3 model.bottom_mlp=[] model.top_mlp=[] model.dropout=0 model.dcnv3_linear_dropout=0",
+    "qnn": "model=qnn model.bottom_mlp=[] model.top_mlp=[] model.dropout=0",
     "calibrate": "trainer.calibrate=true",
     "warm_start": "warm_start.checkpoint=PLAIN",
 }

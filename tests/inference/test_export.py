@@ -222,12 +222,20 @@ def test_a_file_size_limit_is_explained(
     assert list(tmp_path.iterdir()) == []
 
 
+WITHOUT_MLP = ("model.bottom_mlp=[]", "model.top_mlp=[]")
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
         ["model=dcn", "model.ensemble_size=2", "model.dense_embedding_dim=3"],
         ["model=projection"],
         ["model=concat", "model.bottom_mlp=[]"],
+        ["model=gdcn", "model.bottom_mlp=[]"],
+        ["model=gdcn_parallel", "model.bottom_mlp=[]", "model.dense_embedding_dim=3"],
+        ["model=finalnet", "model.bottom_mlp=[]"],
+        [*WITHOUT_MLP, "model=dcnv3", "model.num_heads=2", "model.batch_norm=true"],
+        [*WITHOUT_MLP, "model=qnn", "model.num_heads=2", "model.ensemble_size=2"],
     ],
 )
 def test_every_architecture_exports(trained: Path, tmp_path: Path, overrides: list[str]) -> None:

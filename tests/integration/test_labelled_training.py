@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import log_loss, ndcg_score, roc_auc_score
 
 from dlrm_app import load
 from dlrm_app.config.export import ExportConfig
@@ -96,6 +96,27 @@ def test_events_and_the_result_have_the_metrics_of_each_label(run: Path) -> None
     for each in model.labels:
         for written in (event, result):
             assert written["labels"][each.name]["auc"] == pytest.approx(each.metrics["auc"], rel=1e-12)
+
+
+def test_groups_of_each_label_are_measured_on_its_rows(folder: Path, run: Path) -> None:
+    """NDCG within users by scikit-learn, of the rows that have the label."""
+    dataset(folder, "kept", "keep=[user]")
+    words = [f"checkpoint={run}", f"data.path={folder}/kept", "group_by=user", "ranking=[3]"]
+    (model,) = evaluate_here(*words).models
+    measured = {LABELS[0]: model.groups, **{each.name: each.groups for each in model.labels}}
+    predicted(folder, run)
+    table, users = pq.read_table(folder / "run-test.parquet"), draw_labelled(ROWS)[0]["user"].to_numpy()
+    for name in LABELS:
+        end = "" if name == LABELS[0] else f"_{name}"
+        y = table[f"label{end}"].to_pandas().to_numpy(float)
+        p, user, truth = table[f"score{end}"].to_numpy().astype(float), users[-len(y) :], []
+        for number in np.unique(user):
+            own = (user == number) & ~np.isnan(y)
+            if y[own].any():
+                truth.append(1.0 if own.sum() == 1 else ndcg_score(y[own][None], p[own][None], k=3))
+        (found,) = [each for each in measured[name] if each.name == "ndcg@3"]
+        # scores are probabilities in float32, so a few rows change places
+        assert found.interval.value == pytest.approx(np.mean(truth), abs=1e-3)
 
 
 def test_every_label_is_learnt(folder: Path, run: Path) -> None:

@@ -35,7 +35,7 @@ def draw_labels() -> torch.Tensor:
     return (torch.rand(ROWS, generator=torch.Generator().manual_seed(1)) < 0.3).float()
 
 
-@pytest.mark.parametrize(("name", "num_pieces"), product(BRANCH_LOSSES, [1, 4]))
+@pytest.mark.parametrize(("name", "num_pieces"), [*product(BRANCH_LOSSES, [1, 4])])
 def test_loss_and_gradient_match_the_written_out_formula(name: str, num_pieces: int) -> None:
     """Of one label, in equal pieces, each a batch of its own."""
     logits, labels = draw_logits(ROWS, 1, 3), draw_labels()

@@ -110,7 +110,7 @@ def test_tf32_is_set_for_cuda_alone() -> None:
     [
         (["mlperf_dlrm_v1", "mlperf_dcnv2"], True),  # as the published runs
         (["kaggle_small", "small_clicks", "linear_decay"], True),  # those that experiment=auto takes
-        (["null", "kaggle_paper", "kaggle_full"], False),
+        (["null", "kaggle_paper", "kaggle_full", "finalnet_criteo_x4"], False),
     ],
 )
 def test_recipes_choose_tf32_unless_they_reproduce_fp32(recipes: list[str], tf32: bool) -> None:

@@ -28,7 +28,7 @@ def track(run: Path, step: int = 0, loss: float = 0.5, *, is_finished: bool = Tr
     tracker = Tracking(["mlflow"])
     tracker.begin(run, CONFIG, DATASET, step)
     tracker.add(TrainEvent(0, step + 5, loss, 1000.0, {"sparse": 0.02}))
-    tracker.add(Evaluation("val", 0, step + 7, {"auc": 0.75}))
+    tracker.add(Evaluation("val", 0, step + 7, {"auc": 0.75, "ndcg@10": 0.5}))
     tracker.end([run / "report.html"], is_finished=is_finished)
     return run_ids_in(run)["mlflow"]
 
@@ -52,6 +52,7 @@ def test_a_run_and_its_resumption_are_one(tmp_path: Path, client: MlflowClient) 
         (7, 0.75),
         (17, 0.75),
     ]
+    assert found.data.metrics["val/ndcg_at_10"] == 0.5
     tags = found.data.tags
     assert (tags["dlrm.dataset_fingerprint"], tags["dlrm.resumed_from_step"]) == ("f00", "10")
     assert [each.path for each in client.list_artifacts(known)] == ["report.html"]

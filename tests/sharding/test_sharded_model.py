@@ -43,6 +43,9 @@ def train_as_it_is(dataset: str, output: str, *overrides: str) -> None:
     train_here(Path(output), f"data.path={dataset}", *overrides)
 
 
+WITHOUT_MLP = ("model.bottom_mlp=[]", "model.top_mlp=[]")
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -51,6 +54,10 @@ def train_as_it_is(dataset: str, output: str, *overrides: str) -> None:
         pytest.param(["model=dcn_parallel", "model.bottom_mlp=[]"], marks=pytest.mark.long),
         pytest.param(["model=projection"], marks=pytest.mark.long),
         pytest.param(["model=concat", "model.bottom_mlp=[]"], marks=pytest.mark.long),
+        pytest.param(["model=gdcn", "model.bottom_mlp=[]"], marks=pytest.mark.long),
+        pytest.param(["model=finalnet", "model.bottom_mlp=[]"], marks=pytest.mark.long),
+        pytest.param(["model=dcnv3", "model.num_heads=2", *WITHOUT_MLP], marks=pytest.mark.long),
+        pytest.param(["model=qnn", *WITHOUT_MLP], marks=pytest.mark.long),
         pytest.param(["model.ensemble_size=2", "model.dropout=0.1"], marks=pytest.mark.long),
         pytest.param(["model.batch_norm=true", "trainer.precision=bf16"], marks=pytest.mark.long),
     ],

@@ -55,7 +55,7 @@ def val(*aucs: float) -> list[Evaluation]:
 
 
 def test_a_target_ends_the_run_at_the_evaluation_that_reaches_it() -> None:
-    config = EvaluationConfig(target_auc=0.8)
+    config = EvaluationConfig(target_auc=0.8, best="auc")
     assert reason_to_stop(config, val(0.7, 0.79)) is None
     assert "evaluation.target_auc=0.8" in str(reason_to_stop(config, val(0.7, 0.8)))
     assert reason_to_stop(config, []) is None
@@ -72,7 +72,7 @@ def test_a_target_ends_the_run_at_the_evaluation_that_reaches_it() -> None:
     ],
 )
 def test_patience_counts_evaluations_since_the_best(aucs: tuple[float, ...], ends: bool) -> None:
-    reason = reason_to_stop(EvaluationConfig(patience=2), val(*aucs))
+    reason = reason_to_stop(EvaluationConfig(patience=2, best="auc"), val(*aucs))
     assert (reason is not None) == ends
     if reason:
         assert "evaluation.patience=2" in reason
@@ -102,7 +102,9 @@ def test_patience_follows_the_metric_that_decides(losses: tuple[float, ...], end
     ],
 )
 def test_a_metric_that_is_not_measured_cannot_decide(settings: dict[str, Any], words: str) -> None:
-    found = "\n".join(map(str, EvaluationConfig(**settings).problems("evaluation.")))
+    found = "\n".join(
+        map(str, EvaluationConfig(**{"ranking": [5, 10], "best": "auc", **settings}).problems("evaluation."))
+    )
     assert words in found
 
 

@@ -1,7 +1,7 @@
 """A model in memory: scores of rows that Python has, and the torch module itself."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from dlrm_app.encoding.value_shares import deviation_text
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_problems, refuse_if
 from dlrm_app.forks import refuse_fork
 from dlrm_app.inference.predict.parts import raw_spec
-from dlrm_app.inference.predict.python_rows import ROWS, to_table
+from dlrm_app.inference.predict.python_rows import ROWS, to_table, with_context
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.raw_rows import RawRows
 from dlrm_app.inference.scorer import NO_SCORE, Scorer, encoding_of, open_scorer, unscored
@@ -78,23 +78,26 @@ class Model:
         """The raw columns that rows must have. Others are not read."""
         return [column.name for column in self._spec.columns if column.role != "ignore"]
 
-    def predict(self, rows: object, batch_size: int = BATCH_ROWS) -> NDArray[np.float32]:
+    def predict(
+        self, rows: object, batch_size: int = BATCH_ROWS, context: Mapping[str, object] | None = None
+    ) -> NDArray[np.float32]:
         """The probability of a click for each of ``rows``, in order, float32 [B]; as dlrm-predict writes them. Of a
         model of several labels, [B, L]: those of ``labels``.
 
         ``rows``: a table of pyarrow, pandas or polars, a mapping of columns to lists or arrays, mappings or records in
         a list or from a generator, or one row as a mapping or a Series of pandas. Values are as in the raw
-        log; None and NaN are missing, and so is what a mapping leaves out. Raises ConfigError for columns that are
+        log; None and NaN are missing, and so is what a mapping leaves out. ``context``: columns that all rows share,
+        such as those of the user whose candidates the rows are; a column of the rows counts before it. Raises ConfigError for columns that are
         missing or of another type, DataError for values that the log's format does not have.
         """
         refuse_fork()
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ConfigError(Problem("batch_size", "must be a whole number from 1 on", value=batch_size))
         with self._lock:
-            return self._predict(rows, batch_size)
+            return self._predict(rows, batch_size, context or {})
 
-    def _predict(self, rows: object, batch_size: int) -> NDArray[np.float32]:
-        table = to_table(rows, self._spec)
+    def _predict(self, rows: object, batch_size: int, context: Mapping[str, object]) -> NDArray[np.float32]:
+        table = with_context(to_table(rows, self._spec), context, self._spec)
         if not table.num_columns and hasattr(rows, "__len__") and len(rows):
             raise DataError(Problem(ROWS, "have no columns", f"give {', '.join(self.columns)}"))
         scores = [np.empty((0, len(self.labels)) if self.labels else 0, np.float32)]

@@ -40,6 +40,20 @@ def to_table(rows: object, spec: Spec) -> pa.Table:
     return table
 
 
+def with_context(table: pa.Table, context: Mapping[str, object], spec: Spec) -> pa.Table:
+    """``table`` with the columns of ``context`` that it does not have, each with one value for all rows. Raises DataError."""
+    shared = {name: value for name, value in context.items() if name not in table.column_names}
+    if not shared:
+        return table
+    if unknown := [name for name in shared if name not in {column.name for column in spec.columns}]:
+        rule = f"has {listed(unknown)}, which the model does not read"
+        raise DataError(Problem("context", rule, "leave it out, or correct its name"))
+    repeats = pa.array(np.zeros(len(table), np.int64))
+    for name, column in zip(shared, to_table([shared], spec).columns, strict=True):
+        table = table.append_column(name, column.take(repeats))
+    return table
+
+
 def _is_of(rows: object, library: str, *names: str) -> bool:
     """True if the class of ``rows`` is of ``library`` and has one of ``names``."""
     kind = type(rows)

@@ -1,9 +1,10 @@
 """A request's JSON → a table of raw values, and problems of the request."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 
 from dlrm_app.logs.spec import LogColumn, Spec
@@ -19,6 +20,20 @@ _EMPTY_LISTS = (None, [None], [""])
 """Lists without elements; a single missing element counts as none."""
 _TEXTS = ("string", "hex", "iso", "formatted")
 """The kinds of columns whose values are texts, so that numbers among them are texts of digits."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The rows of a request, and the columns that all rows share: a user, for example, whose candidates the rows are.
+
+    A column of a row counts before the same one of the context.
+    """
+
+    rows: list[Row]
+    context: Row = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 @dataclass(frozen=True)
@@ -46,24 +61,31 @@ def bad_rows(problems: list[RowProblem]) -> RequestError:
     return RequestError(422, reason, problems[:MAX_PROBLEMS])
 
 
-def parse_body(body: bytes, max_rows: int) -> list[dict[str, object]]:
-    """The rows of a request: ``{"rows": [{column: value, …}, …]}``. Raises RequestError."""
+def parse_body(body: bytes, max_rows: int) -> Request:
+    """Reads ``{"rows": [{column: value, …}, …]}``, also with ``"context": {column: value, …}``. Raises RequestError."""
     try:
         value = json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise RequestError(
             400, f"the body is not JSON: {str(error)[:200] or type(error).__name__}"
         ) from error
-    if not isinstance(value, dict) or set(value) != {"rows"} or not isinstance(value["rows"], list):
-        raise RequestError(400, 'the body must be {"rows": [{column: value, …}, …]} and nothing else')
-    rows: list[dict[str, object]] = value["rows"]
+    if (
+        not isinstance(value, dict)
+        or {*value} - {"context"} != {"rows"}
+        or not isinstance(value["rows"], list)
+    ):
+        form = '{"rows": [{column: value, …}, …]}'
+        raise RequestError(400, f'the body must be {form}, with or without "context": {{column: value, …}}')
+    rows, context = value["rows"], value.get("context", {})
+    if not isinstance(context, dict):
+        raise RequestError(422, "context: must be an object of columns and their values")
     if not 1 <= len(rows) <= max_rows:
         reason = f"a request has 1 to limits.rows={max_rows:,} rows, this one has {len(rows):,}"
         raise RequestError(413 if rows else 422, reason)
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise bad_rows([RowProblem(number, None, "a row is an object of columns and their values")])
-    return rows
+    return Request(rows, context)
 
 
 def _refuse_constant(name: str) -> None:
@@ -99,19 +121,21 @@ class JsonRows:
         self._by_kind = [[c for c in columns if (c.kind, c.separator is None) == kind] for kind in kinds]
         """The columns whose values Arrow reads in the same way."""
 
-    def read(self, body: bytes, max_rows: int) -> list[Row]:
-        """The rows of a request. Raises RequestError with the first bad value of every bad row."""
-        rows = parse_body(body, max_rows)
+    def read(self, body: bytes, max_rows: int) -> Request:
+        """The rows of a request. Raises RequestError with the first bad value of every bad row, or of the context."""
+        request = parse_body(body, max_rows)
         # without escapes and in ASCII, no text has a line end, and all are UTF-8
         is_plain = body.isascii() and b"\\" not in body
         problems = [
             problem
-            for number, row in enumerate(rows)
+            for number, row in enumerate(request.rows)
             if not (is_plain and self._is_plain(row)) and (problem := self._problem(number, row))
         ]
         if problems:
             raise bad_rows(problems)
-        return rows
+        if request.context and (problem := self._problem(0, request.context)) is not None:
+            raise RequestError(422, f"context: {problem.reason}")
+        return request
 
     def _is_plain(self, row: Row) -> bool:
         """True if the types of the values alone show that all are valid; checking each value takes longer."""
@@ -139,13 +163,31 @@ class JsonRows:
                 return RowProblem(number, name, f"{name} {fault}, got {_shown(value)}")
         return None
 
-    def table(self, rows: Sequence[Row]) -> pa.Table:
-        """``rows``, which ``read`` gave, as a table."""
+    def table(self, rows: Sequence[Row], context: Row | None = None) -> pa.Table:
+        """``rows`` with the columns of their ``context``, which ``read`` gave, as a table.
+
+        A column that no row has is made of the context once, and repeated.
+        """
+        if not context:
+            return pa.table(self._arrays(rows, {*self._columns}))
+        in_rows = {name for row in rows for name in row}
+        if mixed := {name: value for name, value in context.items() if name in in_rows}:
+            rows = [{**mixed, **row} for row in rows]
+        shared = {name for name in context if name in self._columns} - in_rows
+        repeats = pa.array(np.zeros(len(rows), np.int64))
+        once = {name: array.take(repeats) for name, array in self._arrays([context], shared).items()}
+        arrays = self._arrays(rows, {*self._columns} - shared) | once
+        return pa.table({name: arrays[name] for name in self._columns})
+
+    def _arrays(self, rows: Sequence[Row], names: Collection[str]) -> dict[str, pa.Array]:
+        """The columns ``names`` of ``rows``."""
         arrays: dict[str, pa.Array] = {}
-        for columns in self._by_kind:
+        for each in self._by_kind:
+            if not (columns := [column for column in each if column.name in names]):
+                continue
             values = [row.get(column.name) for column in columns for row in rows]
             arrays |= zip((column.name for column in columns), _arrays(values, columns), strict=True)
-        return pa.table(arrays)
+        return arrays
 
 
 def _plain_types(column: LogColumn) -> frozenset[type]:

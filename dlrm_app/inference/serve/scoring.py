@@ -20,7 +20,7 @@ from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.raw_rows import RawRows
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.scorer import NO_SCORE, scorer_of_export, unscored
-from dlrm_app.inference.serve.request import JsonRows, RequestError, Row, RowProblem, bad_rows
+from dlrm_app.inference.serve.request import JsonRows, Request, RequestError, RowProblem, bad_rows
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +56,23 @@ class ServedExport:
         """The values of all rows so far beside the usual ones."""
         return self._encoded.watch
 
-    def score(self, requests: Sequence[list[Row]]) -> list[Answer]:
-        """Answers each of ``requests``, in order. A bad row affects only its own request."""
-        table = self.requests.table([row for request in requests for row in request])
+    def score(self, requests: Sequence[Request]) -> list[Answer]:
+        """Answers each of ``requests``, in order. A bad row affects only its own request.
+
+        Requests without a context are scored together, the others one by one.
+        """
+        plain = [number for number, request in enumerate(requests) if not request.context]
+        apart = [[number] for number, request in enumerate(requests) if request.context]
+        answers: dict[int, Answer] = {}
+        for numbers in [*([plain] if plain else []), *apart]:
+            answers |= zip(numbers, self._score([requests[number] for number in numbers]), strict=True)
+        return [answers[number] for number in range(len(requests))]
+
+    def _score(self, requests: Sequence[Request]) -> list[Answer]:
+        """Answers requests without a context, or a single one that may have one."""
+        table = self.requests.table(
+            [row for request in requests for row in request.rows], requests[0].context
+        )
         labels = self._scorer.labels or ["click"]
         scores = np.zeros((len(table), len(labels)), np.float64)
         bad: list[RowProblem] = []
@@ -84,13 +98,13 @@ class ServedExport:
 def open_served(path: Path) -> ServedExport:
     """Verifies and loads the export at ``path``, and scores an empty row once. Raises DlrmError."""
     served = ServedExport(open_export(path.resolve()))
-    served.score([[{}]])  # compiles and reads everything before the first request
+    served.score([Request([{}])])  # compiles and reads everything before the first request
     served.start_counting()
     return served
 
 
 class _Waiting(NamedTuple):
-    rows: list[Row]
+    request: Request
     since: float
     answer: "asyncio.Future[Any]"
 
@@ -104,7 +118,7 @@ class Batcher(Generic[A]):
 
     def __init__(
         self,
-        score: Callable[[Sequence[list[Row]]], Awaitable[Sequence[A | RequestError]]],
+        score: Callable[[Sequence[Request]], Awaitable[Sequence[A | RequestError]]],
         *,
         max_rows: int,
         max_wait: float,
@@ -117,21 +131,21 @@ class Batcher(Generic[A]):
         self._arrived = asyncio.Event()
         self.queued_rows = 0
 
-    async def score(self, rows: list[Row], timeout: float) -> A:
-        """The answer to a request of ``rows``.
+    async def score(self, request: Request, timeout: float) -> A:
+        """The answer to a request.
 
         Raises RequestError for bad rows, a full queue, and after ``timeout`` seconds.
         """
-        if self.queued_rows and self.queued_rows + len(rows) > self._max_queued:
+        if self.queued_rows and self.queued_rows + len(request) > self._max_queued:
             raise RequestError(
                 503, f"{self.queued_rows:,} rows wait, limits.queued_rows={self._max_queued:,}: try later"
             )
-        request = _Waiting(rows, time.monotonic(), asyncio.get_running_loop().create_future())
-        self._waiting.append(request)
-        self.queued_rows += len(rows)
+        waiting = _Waiting(request, time.monotonic(), asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self.queued_rows += len(request)
         self._arrived.set()
         try:
-            answer: A = await asyncio.wait_for(request.answer, timeout)
+            answer: A = await asyncio.wait_for(waiting.answer, timeout)
             return answer
         except asyncio.TimeoutError:
             raise RequestError(
@@ -158,25 +172,25 @@ class Batcher(Generic[A]):
         """Takes the first requests that fit into a batch, without those that nobody waits for any more."""
         taken: list[_Waiting] = []
         rows = 0
-        while self._waiting and (not taken or rows + len(self._waiting[0].rows) <= self._max_rows):
-            request = self._waiting.popleft()
-            self.queued_rows -= len(request.rows)
-            if not request.answer.done():
-                taken.append(request)
-                rows += len(request.rows)
+        while self._waiting and (not taken or rows + len(self._waiting[0].request) <= self._max_rows):
+            waiting = self._waiting.popleft()
+            self.queued_rows -= len(waiting.request)
+            if not waiting.answer.done():
+                taken.append(waiting)
+                rows += len(waiting.request)
         return taken
 
-    async def _answer(self, requests: list[_Waiting]) -> None:
-        self._on_batch(sum(len(request.rows) for request in requests))
+    async def _answer(self, taken: list[_Waiting]) -> None:
+        self._on_batch(sum(len(each.request) for each in taken))
         answers: Sequence[A | Exception]
         try:
-            answers = await self._score([request.rows for request in requests])
+            answers = await self._score([each.request for each in taken])
         except Exception as error:
-            answers = [error] * len(requests)
-        for request, answer in zip(requests, answers, strict=True):
-            if request.answer.done():  # nobody waits any more
+            answers = [error] * len(taken)
+        for waiting, answer in zip(taken, answers, strict=True):
+            if waiting.answer.done():  # nobody waits any more
                 continue
             if isinstance(answer, Exception):
-                request.answer.set_exception(answer)
+                waiting.answer.set_exception(answer)
             else:
-                request.answer.set_result(answer)
+                waiting.answer.set_result(answer)

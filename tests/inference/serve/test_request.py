@@ -29,7 +29,7 @@ def json_rows() -> JsonRows:
 
 def read(rows: JsonRows, given: Sequence[object]) -> list[reference.Row]:
     """What the model reads of a request's rows."""
-    (raw,) = ArrowCursor(rows.table(rows.read(body_of(given), 100)), rows.spec).rows(100, None)
+    (raw,) = ArrowCursor(rows.table(rows.read(body_of(given), 100).rows), rows.spec).rows(100, None)
     return rows_of(raw, rows.spec)
 
 

@@ -140,6 +140,7 @@ def test_rows_equal_those_copied_by_hand(num_ranks: int, tmp_path: Path) -> None
     assert on_ranks(partial(inherit_all, tmp_path), num_ranks) == [[]] * num_ranks
 
 
+WITHOUT_MLP = ("model.bottom_mlp=[]", "model.top_mlp=[]")
 ARCHITECTURES = {
     "dlrm": [],
     "dcn": ["model=dcn", "model.dcn_low_rank_dim=4"],
@@ -147,6 +148,12 @@ ARCHITECTURES = {
     "projection": ["model=projection"],
     "concat": ["model=concat", "model.bottom_mlp=[]"],
     "strided": ["model=concat", "model.bottom_mlp=[]", "model.stride=4"],
+    "gdcn": ["model=gdcn", "model.bottom_mlp=[]"],
+    "gdcn_parallel": ["model=gdcn_parallel", "model.bottom_mlp=[]"],
+    "finalnet": ["model=finalnet", "model.bottom_mlp=[]", "model.top_mlp=[16,8]"],
+    # a layer norm is over all features, so new ones change what it gives
+    "dcnv3": [*WITHOUT_MLP, "model=dcnv3", "model.num_heads=2", "model.dcnv3_layer_norm=false"],
+    "qnn": [*WITHOUT_MLP, "model=qnn", "model.batch_norm=true"],
     "embedded": ["model.dense_embedding_dim=3"],
     "ensemble": ["model=dcn", "model.dcn_low_rank_dim=4", "model.ensemble_size=2"],
 }

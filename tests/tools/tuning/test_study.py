@@ -65,7 +65,7 @@ def config_of(folder: Path, *overrides: str) -> TuneConfig:
 
 
 def study_of(config: TuneConfig) -> optuna.Study:
-    return open_study(Path(str(config.output)), config.tune)
+    return open_study(Path(str(config.output)), config.tune, config.metric)
 
 
 def leave_undone(config: TuneConfig) -> dict[str, Any]:
@@ -338,3 +338,22 @@ def test_a_space_that_makes_no_sense_is_refused(entry: str, words: str, plain: T
 @pytest.fixture(scope="module")
 def plain() -> TuneConfig:
     return compose_config("tune", TuneConfig, ["data.path=x", "output=y"])
+
+
+@pytest.mark.parametrize(
+    ("words", "metric", "direction"),
+    [
+        ([], "auc", "MAXIMIZE"),
+        (["evaluation.best=logloss"], "logloss", "MINIMIZE"),
+        (["evaluation.best=logloss", "tune.metric=auc"], "auc", "MAXIMIZE"),
+        (["evaluation.group_by=user", "evaluation.best=ndcg@10"], "ndcg@10", "MAXIMIZE"),
+        (["evaluation.group_by=user", "tune.metric=mrr"], "mrr", "MAXIMIZE"),
+    ],
+)
+def test_trials_are_compared_by_the_metric_that_decides(
+    words: list[str], metric: str, direction: str, tmp_path: Path
+) -> None:
+    config = config_of(tmp_path, *words)
+    assert config.metric == metric
+    (tmp_path / "study").mkdir()
+    assert study_of(config).direction.name == direction
