@@ -106,19 +106,9 @@ def registering(origin: str) -> Iterator[None]:
 
 _origin: ContextVar[str | None] = ContextVar("origin", default=None)
 _BUILT_IN: tuple[str, ...] = ()
-_SPECIAL = (
-    "stride",
-    "settings",
-    "num_heads",
-    "finalnet_mlp2",
-    "finalnet_dropout2",
-    "finalnet_gates",
-    "finalnet_relu",
-    "dcnv3_num_linear_layers",
-    "dcnv3_linear_dropout",
-    "dcnv3_layer_norm",
-    "qnn_num_rows",
-)
+_FINALNET = ("finalnet_mlp2", "finalnet_dropout2", "finalnet_gates", "finalnet_relu")
+_DCNV3 = ("dcnv3_num_linear_layers", "dcnv3_linear_dropout", "dcnv3_layer_norm")
+_SPECIAL = ("stride", "settings", "num_heads", *_FINALNET, *_DCNV3, "qnn_num_rows")
 """Keys that a built-in architecture has only if it says so."""
 
 
@@ -150,7 +140,7 @@ def _halves_are_whole(spec: "ModelSpec") -> Iterator[Problem]:
 def _heads_divide(spec: "ModelSpec", parts: int = 1) -> Iterator[Problem]:
     """Each head reads an equal share of every vector, in ``parts`` equal parts."""
     heads, members = spec.config.num_heads or 1, spec.config.ensemble_size
-    for dim in sorted({table.dim for table in spec.tables}):
+    for dim in sorted({table.dim for table in spec.given_tables}):
         if dim % (heads * parts * members):
             count = heads * parts * members
             rule = f"needs tables whose width is a multiple of {count}, and there is one of {dim}"
@@ -181,7 +171,7 @@ ARCHITECTURES |= {
     "finalnet": Architecture(
         _built_in("finalnet:build"),
         (),
-        (*_all_but("finalnet_mlp2", "finalnet_dropout2", "finalnet_gates", "finalnet_relu"), *_NO_BOTTOM),
+        (*_all_but(*_FINALNET), *_NO_BOTTOM),
         needs_dense=False,
         branch_loss="self_distillation",
         rules=_halves_are_whole,
@@ -189,10 +179,7 @@ ARCHITECTURES |= {
     "dcnv3": Architecture(
         _built_in("dcnv3:build"),
         ("dcn_num_layers", "dcnv3_num_linear_layers"),
-        (
-            *_all_but("num_heads", "dcnv3_num_linear_layers", "dcnv3_linear_dropout", "dcnv3_layer_norm"),
-            *_NO_MLP,
-        ),
+        (*_all_but("num_heads", *_DCNV3), *_NO_MLP),
         needs_dense=False,
         branch_loss="tri_bce",
         rules=partial(_heads_divide, parts=2),
