@@ -166,7 +166,7 @@ def encoding_file_problems(manifest: Manifest) -> list[Problem]:
     for column in manifest.sparse:
         if column.encoding["kind"] == "vocab":
             looks[column.encoding["file"]] = partial(read_vocabulary, folder, column)
-        if "vectors" in column.encoding and manifest.has_vectors:
+        if "vectors" in column.encoding and not manifest.lacks_vectors:
             vectors = column.encoding["vectors"]
             looks[vectors["file"]] = partial(_refuse_difference, folder, vectors)
     for rule in [column.transform for column in manifest.dense]:

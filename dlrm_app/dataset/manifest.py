@@ -134,8 +134,8 @@ class Manifest:
     """Column → the counts of its values that are usual, of an encoding without rows; see ``encoding/value_shares.py``."""
     vectors: list[VectorColumn] = field(default_factory=list, metadata=IF_SET)
     """The columns with a vector in each row."""
-    has_vectors: bool = field(default=True, metadata=IF_SET)
-    """False in an export, which has the vectors by raw value in its tables."""
+    lacks_vectors: bool = field(default=False, metadata=IF_SET)
+    """True in an export, which has the vectors by raw value in its tables."""
     format: str = field(default="dlrm-dataset", metadata=ALWAYS)
     version: int = field(default=1, metadata=ALWAYS)
     path: Path | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
@@ -172,7 +172,7 @@ class Manifest:
         rules = [rule for _, rule in self.rules]
         files = [rule["file"] for rule in rules if rule["kind"] in KINDS_WITH_A_FILE]
         files += [rule["contents"]["file"] for rule in rules if "contents" in rule]
-        files += [rule["vectors"]["file"] for rule in rules if "vectors" in rule and self.has_vectors]
+        files += [rule["vectors"]["file"] for rule in rules if "vectors" in rule and not self.lacks_vectors]
         return list(dict.fromkeys(files + (self.lineage.files if self.lineage else [])))
 
     @property

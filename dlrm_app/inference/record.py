@@ -219,7 +219,7 @@ def write_encoding(folder: Path, manifest: Manifest) -> None:
     """Writes FOLDER/encoding: the manifest without rows, and the files that encoding needs. Raises DataError."""
     target = folder / ENCODING
     target.mkdir()
-    manifest = replace(manifest, lineage=manifest.encoding_lineage, has_vectors=False)
+    manifest = replace(manifest, lineage=manifest.encoding_lineage, lacks_vectors=True)
     copy_encoding_files(manifest, target)
     # without the dataset's inputs, which must not be known where the model is served
     config = {"dataset": manifest.config["dataset"]} if "dataset" in manifest.config else {}

@@ -13,6 +13,7 @@ from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import Event, TrainEvent
 from dlrm_app.runs.tracker import TrackedRun, Tracker, scalars
 from dlrm_app.runs.tracking import Tracking, attach, publish, run_ids_in, track_study
+from dlrm_app.typed import install_command
 
 EVENTS: list[Event] = [
     TrainEvent(0, 5, 0.5, 1000.0, {"sparse": 0.02}),
@@ -163,4 +164,4 @@ def test_unknown_trackers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlrm_app.config.train.find_spec", lambda name: None)
     (problem,) = LoggingConfig(tensorboard=False, trackers=["wandb"]).problems("logging.")
     assert str(problem).startswith("logging.trackers needs the package wandb, which is not installed")
-    assert "dlrm-app[wandb]" in problem.cure
+    assert problem.cure == install_command("wandb")
