@@ -49,7 +49,7 @@ def test_loss_and_gradient_match_the_written_out_formula(name: str, num_pieces: 
 
 
 @pytest.mark.parametrize(
-    ("name", "share", "is_weighted"), product(BRANCH_LOSSES, [1.0, SHARE], [True, False])
+    ("name", "share", "is_weighted"), [*product(BRANCH_LOSSES, [1.0, SHARE], [True, False])]
 )
 def test_branches_of_several_labels_match_the_written_out_formula(
     name: str, share: float, is_weighted: bool
