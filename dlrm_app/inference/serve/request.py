@@ -23,7 +23,7 @@ _TEXTS = ("string", "hex", "iso", "formatted")
 
 
 @dataclass(frozen=True)
-class Request:
+class ScoringRequest:
     """The rows of a request, and the columns that all rows share: a user, for example, whose candidates the rows are.
 
     A column of a row counts before the same one of the context.
@@ -61,7 +61,7 @@ def bad_rows(problems: list[RowProblem]) -> RequestError:
     return RequestError(422, reason, problems[:MAX_PROBLEMS])
 
 
-def parse_body(body: bytes, max_rows: int) -> Request:
+def parse_body(body: bytes, max_rows: int) -> ScoringRequest:
     """Reads ``{"rows": [{column: value, …}, …]}``, also with ``"context": {column: value, …}``. Raises RequestError."""
     try:
         value = json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_object)
@@ -85,7 +85,7 @@ def parse_body(body: bytes, max_rows: int) -> Request:
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise bad_rows([RowProblem(number, None, "a row is an object of columns and their values")])
-    return Request(rows, context)
+    return ScoringRequest(rows, context)
 
 
 def _refuse_constant(name: str) -> None:
@@ -121,7 +121,7 @@ class JsonRows:
         self._by_kind = [[c for c in columns if (c.kind, c.separator is None) == kind] for kind in kinds]
         """The columns whose values Arrow reads in the same way."""
 
-    def read(self, body: bytes, max_rows: int) -> Request:
+    def read(self, body: bytes, max_rows: int) -> ScoringRequest:
         """The rows of a request. Raises RequestError with the first bad value of every bad row, or of the context."""
         request = parse_body(body, max_rows)
         # without escapes and in ASCII, no text has a line end, and all are UTF-8

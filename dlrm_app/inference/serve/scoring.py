@@ -20,7 +20,7 @@ from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.raw_rows import RawRows
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.scorer import NO_SCORE, scorer_of_export, unscored
-from dlrm_app.inference.serve.request import JsonRows, Request, RequestError, RowProblem, bad_rows
+from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, ScoringRequest, bad_rows
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class ServedExport:
         """The values of all rows so far beside the usual ones."""
         return self._encoded.watch
 
-    def score(self, requests: Sequence[Request]) -> list[Answer]:
+    def score(self, requests: Sequence[ScoringRequest]) -> list[Answer]:
         """Answers each of ``requests``, in order. A bad row affects only its own request.
 
         Requests without a context are scored together, the others one by one.
@@ -68,7 +68,7 @@ class ServedExport:
             answers |= zip(numbers, self._score([requests[number] for number in numbers]), strict=True)
         return [answers[number] for number in range(len(requests))]
 
-    def _score(self, requests: Sequence[Request]) -> list[Answer]:
+    def _score(self, requests: Sequence[ScoringRequest]) -> list[Answer]:
         """Answers requests without a context, or a single one that may have one."""
         table = self.requests.table(
             [row for request in requests for row in request.rows], requests[0].context
@@ -98,13 +98,13 @@ class ServedExport:
 def open_served(path: Path) -> ServedExport:
     """Verifies and loads the export at ``path``, and scores an empty row once. Raises DlrmError."""
     served = ServedExport(open_export(path.resolve()))
-    served.score([Request([{}])])  # compiles and reads everything before the first request
+    served.score([ScoringRequest([{}])])  # compiles and reads everything before the first request
     served.start_counting()
     return served
 
 
 class _Waiting(NamedTuple):
-    request: Request
+    request: ScoringRequest
     since: float
     answer: "asyncio.Future[Any]"
 
@@ -118,7 +118,7 @@ class Batcher(Generic[A]):
 
     def __init__(
         self,
-        score: Callable[[Sequence[Request]], Awaitable[Sequence[A | RequestError]]],
+        score: Callable[[Sequence[ScoringRequest]], Awaitable[Sequence[A | RequestError]]],
         *,
         max_rows: int,
         max_wait: float,
@@ -131,7 +131,7 @@ class Batcher(Generic[A]):
         self._arrived = asyncio.Event()
         self.queued_rows = 0
 
-    async def score(self, request: Request, timeout: float) -> A:
+    async def score(self, request: ScoringRequest, timeout: float) -> A:
         """The answer to a request.
 
         Raises RequestError for bad rows, a full queue, and after ``timeout`` seconds.

@@ -23,8 +23,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect
-from starlette.requests import Request as HttpRequest
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -32,7 +31,7 @@ from dlrm_app.config.serve import ServeConfig
 from dlrm_app.encoding.value_shares import ValueWatch
 from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.inference.serve.following import Follower, lower_priority
-from dlrm_app.inference.serve.request import Request, RequestError
+from dlrm_app.inference.serve.request import RequestError, ScoringRequest
 from dlrm_app.inference.serve.scoring import Batcher, Scores, ServedExport, open_served
 from dlrm_app.text import json_text
 
@@ -117,7 +116,7 @@ class Server:
         rows = Histogram("dlrm_batch_rows", "Rows scored at once", buckets=_ROWS, registry=registry)
         registry.register(_ServedMetrics(follower))
 
-        async def score(requests: Sequence[Request]) -> list[ScoredRequest | RequestError]:
+        async def score(requests: Sequence[ScoringRequest]) -> list[ScoredRequest | RequestError]:
             serving = follower.serving  # a change in the meantime is for the next batch
             answers = await asyncio.get_running_loop().run_in_executor(thread, serving.export.score, requests)
             return [
@@ -169,7 +168,7 @@ class Server:
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(wanted.wait(), self._watch_seconds)
 
-    async def _answer(self, request: HttpRequest) -> Response:
+    async def _answer(self, request: Request) -> Response:
         started = time.monotonic()
         try:
             response = await self._score(request)
@@ -183,7 +182,7 @@ class Server:
         self._seconds.observe(time.monotonic() - started)
         return response
 
-    async def _score(self, request: HttpRequest) -> Response:
+    async def _score(self, request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
             raise RequestError(415, f"the body must be JSON: send the header content-type: {_JSON}")
         seconds = self._limits.seconds
@@ -199,7 +198,7 @@ class Server:
         answer: dict[str, object] = {"scores": main[1], **({"labels": dict(others)} if others else {})}
         return _json(200, answer, {"x-model": found.model})
 
-    async def _body(self, request: HttpRequest) -> bytes:
+    async def _body(self, request: Request) -> bytes:
         limit, body = self._limits.body_kib << 10, bytearray()
         async for chunk in request.stream():
             body += chunk
@@ -207,7 +206,7 @@ class Server:
                 raise RequestError(413, f"the body is longer than limits.body_kib={limit >> 10} KiB")
         return bytes(body)
 
-    async def _health(self, _: HttpRequest) -> Response:
+    async def _health(self, _: Request) -> Response:
         serving = self._follower.serving
         record = serving.export.model.record
         served = {"export": serving.export.identity, "checkpoint": record.checkpoint, "step": record.step}
@@ -215,11 +214,11 @@ class Server:
         changes = {"changes": serving.changes, "failures": serving.failures, "failure": serving.failure}
         return _json(200, served | changes)
 
-    async def _ready(self, _: HttpRequest) -> Response:
+    async def _ready(self, _: Request) -> Response:
         is_ready = self._batcher.queued_rows < self._limits.queued_rows
         return _json(200 if is_ready else 503, {"ready": is_ready})
 
-    async def _page(self, _: HttpRequest) -> Response:
+    async def _page(self, _: Request) -> Response:
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
 
 

@@ -8,7 +8,7 @@ import pytest
 import dlrm_app as dlrm
 from dlrm_app.errors import DataError
 from dlrm_app.inference.predict.model import Model
-from dlrm_app.inference.serve.request import Request, RequestError, Row
+from dlrm_app.inference.serve.request import RequestError, Row, ScoringRequest
 from dlrm_app.inference.serve.scoring import ServedExport, open_served
 from tests.inference.serve.test_server import json_rows
 from tests.inference.shop import body_of
@@ -38,8 +38,8 @@ def parted(number: int, count: int) -> tuple[Row, list[Row], list[Row]]:
 def test_a_context_gives_the_scores_of_rows_that_repeat_it(served: ServedExport) -> None:
     """To the bit, derived columns of both included, beside requests of other users."""
     parts = [parted(number, 40) for number in (0, 3, 7)]
-    asked = [Request(candidates, context) for context, candidates, _ in parts]
-    whole = [Request(rows) for _, _, rows in parts]
+    asked = [ScoringRequest(candidates, context) for context, candidates, _ in parts]
+    whole = [ScoringRequest(rows) for _, _, rows in parts]
     assert served.score([asked[0], whole[1], asked[2]]) == [served.score([each])[0] for each in whole]
 
 
@@ -49,13 +49,13 @@ def test_a_rows_own_column_counts(served: ServedExport) -> None:
     candidates[1] = {**candidates[1], "user": "u7"}
     candidates[2] = {**candidates[2], "user": None}
     repeated = [{**context, **row} for row in candidates]
-    assert served.score([Request(candidates, context)]) == served.score([Request(repeated)])
+    assert served.score([ScoringRequest(candidates, context)]) == served.score([ScoringRequest(repeated)])
 
 
 def test_requests_with_a_context_are_read(served: ServedExport) -> None:
     context, candidates, _ = parted(0, 2)
     body = body_of(candidates)[:-1] + b', "context": ' + body_of([context])[10:-2] + b"}"
-    assert served.requests.read(body, 10) == Request(candidates, context)
+    assert served.requests.read(body, 10) == ScoringRequest(candidates, context)
     for given, reason in (
         (b'{"context": {}, "rows": [{}], "x": 1}', "the body must be"),
         (b'{"context": [], "rows": [{}]}', "context: must be an object of columns and their values"),

@@ -18,7 +18,7 @@ import pytest
 from dlrm_app.checksums import checksum
 from dlrm_app.inference.record import RECORD, read_delta
 from dlrm_app.inference.serve.following import Follower
-from dlrm_app.inference.serve.request import Request
+from dlrm_app.inference.serve.request import ScoringRequest
 from dlrm_app.inference.serve.scoring import open_served
 from tests.commands import MadeOnce, command, wait_until
 from tests.inference.conftest import LEARNS, export_here
@@ -70,14 +70,14 @@ def test_a_moved_link_is_followed(follower: Follower, link: Path, shop: Path, ot
     serving = follower.serving
     assert (serving.folder, serving.changes, serving.failures) == (other_shop / "export", 1, 0)
     assert serving.name == f"{other_shop.name}/export {serving.export.identity}"
-    rows = [Request(json_rows()[:20])]
+    rows = [ScoringRequest(json_rows()[:20])]
     assert serving.export.score(rows) == open_served(other_shop / "export").score(rows)
     assert serving.export.score(rows) != open_served(shop / "export").score(rows)
 
 
 def test_a_delta_of_the_served_export_takes_over(follower: Follower, link: Path, other_shop: Path) -> None:
     """It gives the scores of the whole export; its temporary folder is deleted when another one takes over."""
-    rows, whole = [Request(json_rows()[:20])], open_served(other_shop / "export")
+    rows, whole = [ScoringRequest(json_rows()[:20])], open_served(other_shop / "export")
     link.unlink()
     link.mkdir()
     (link / "export").symlink_to(other_shop / "delta")
@@ -163,7 +163,7 @@ def test_the_served_export_may_be_deleted(
     shutil.copytree(other_shop / "export", tmp_path / "day" / "export")
     move(link, tmp_path / "day")
     assert follower.look()
-    rows = [Request(json_rows()[:20])]
+    rows = [ScoringRequest(json_rows()[:20])]
     scores = follower.serving.export.score(rows)
     shutil.rmtree(tmp_path / "day")
     assert not follower.look()
@@ -178,7 +178,7 @@ def test_no_request_fails_while_exports_take_turns(tmp_path: Path, shop: Path, o
     known = {}
     for folder in (shop, other_shop):
         served = open_served(folder / "export")
-        (answer,) = served.score([Request(rows)])
+        (answer,) = served.score([ScoringRequest(rows)])
         assert isinstance(answer, dict)
         known[f"{folder.name}/export {served.identity}"] = answer["click"]
     outcomes: Counter[str] = Counter()

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.inference.serve.request import Request, RequestError
+from dlrm_app.inference.serve.request import RequestError, ScoringRequest
 from dlrm_app.inference.serve.scoring import Answer, Batcher
 
 
-async def one_each(requests: Sequence[Request]) -> list[Answer]:
+async def one_each(requests: Sequence[ScoringRequest]) -> list[Answer]:
     return [{"click": [float(str(row["x"])) for row in request.rows]} for request in requests]
 
 
-def rows_of(*values: int) -> Request:
-    return Request([{"x": value} for value in values])
+def rows_of(*values: int) -> ScoringRequest:
+    return ScoringRequest([{"x": value} for value in values])
 
 
 def scores_of(answers: Sequence[Answer]) -> list[list[float]]:
@@ -64,7 +64,7 @@ def test_the_first_rank_waits_for_others_up_to_a_limit() -> None:
 def test_a_full_queue_refuses_and_a_long_wait_is_reported() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(requests: Sequence[Request]) -> list[Answer]:
+    async def slow(requests: Sequence[ScoringRequest]) -> list[Answer]:
         begun.set()
         await go_on.wait()
         return await one_each(requests)
@@ -87,7 +87,7 @@ def test_a_full_queue_refuses_and_a_long_wait_is_reported() -> None:
 
 
 def test_a_failure_reaches_its_waiters_and_later_ones_are_scored() -> None:
-    async def fail(requests: Sequence[Request]) -> list[Answer]:
+    async def fail(requests: Sequence[ScoringRequest]) -> list[Answer]:
         if requests[0] == rows_of(1):
             raise RuntimeError("no more memory")
         return await one_each(requests)
