@@ -206,7 +206,7 @@ def of_json(value: object, column: LogColumn) -> Iterator[int | None]:
         )
         rows = JsonRows(Spec("of a test", ",", None, False, (described,)))
         body = json.dumps({"rows": [{"x": [value] if is_list else value}]}).encode()
-        yield of_table(rows.table(rows.read(body, 9)), rows.spec)
+        yield of_table(rows.table(rows.read(body, 9).rows), rows.spec)
 
 
 def frames_of(value: object) -> list[Any]:

@@ -67,7 +67,8 @@ TRAINED = [Table("users", 100, 8, ("f1",)), Table("seen", 60, 8, ("f3_a",), pool
 def test_every_architecture_reads_both_kinds_of_vectors(tmp_path: Path, kind: str) -> None:
     """20 steps of tables, a frozen table of lists and one values, and two vectors of each row."""
     frozen = frozen_table(tmp_path, "text", 50, 10, ("f3_text", "f4"), pooling="mean")
-    config = compose_train("optimizer=adagrad", *KINDS[kind])
+    # SGD: Adagrad's first steps have one size, so a gradient that is rounding alone moves a weight as much as any other
+    config = compose_train("optimizer=sgd", "optimizer.dense.kind=sgd", *KINDS[kind])
     assert_like_plain(config, [TRAINED[0], frozen, TRAINED[1]], SIZES)
 
 

@@ -113,7 +113,7 @@ def test_served_lists_equal_the_logs() -> None:
     form = read_spec(DatasetConfig(**description(**BRACKETS)))
     given: list[dict[str, Any]] = [{"ids": ids, "words": words} for ids, words in ROWS[:4]]
     rows = JsonRows(form)
-    (served,) = ArrowCursor(rows.table(rows.read(body_of(given), 10)), rows.spec).rows(10, None)
+    (served,) = ArrowCursor(rows.table(rows.read(body_of(given), 10).rows), rows.spec).rows(10, None)
     logged = pa.table({name: [str(row[name]) for row in given] for name in ("ids", "words")})
     bare = form.without_label()
     (raw,) = ArrowCursor(logged, bare).rows(10, None)

@@ -114,7 +114,7 @@ def test_padding_in_frames_and_json_is_left_out() -> None:
     wanted = keys(next(ArrowCursor(bare, spec).rows(9, None)))
     served = JsonRows(spec)
     tables = [
-        (served.table(served.read(json.dumps({"rows": rows}).encode(), 9)), served.spec),
+        (served.table(served.read(json.dumps({"rows": rows}).encode(), 9).rows), served.spec),
         *(
             (to_table(each, spec).combine_chunks(), spec)
             for each in (rows, pd.DataFrame(rows), pl.DataFrame(rows))

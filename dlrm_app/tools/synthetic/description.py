@@ -1,10 +1,10 @@
 """Describes a generated log for dlrm-preprocess: the YAML file that ``dataset=`` takes."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.text import json_text
 from dlrm_app.tools.synthetic.distribution import NUM_DENSE, NUM_SPARSE
 from dlrm_app.tools.synthetic.histories import ITEM
 
@@ -71,4 +71,4 @@ def _lines(config: GenerateConfig) -> Iterator[str]:
     if has_items:
         yield "derived:"
         file = items_path(Path(config.output))
-        yield f"  - {{name: shown_text, kind: vectors, of: shown, file: {json.dumps(str(file))}}}"
+        yield f"  - {{name: shown_text, kind: vectors, of: shown, file: {json_text(str(file))}}}"
