@@ -57,6 +57,9 @@ def test_ten_steps_equal_plain_torch(kind: str) -> None:
     settings = CONCAT if kind == "concat" else MODELS[kind]
     # with Adagrad's usual eps a step jumps where a gradient passes 0, so its rounding would decide about whole steps
     keys = ["optimizer=adagrad", "optimizer.sparse.eps=1e-3", "model.dense_embedding_dim=3"]
+    keys += (
+        ["optimizer.dense.kind=sgd"] if kind == "dcnv3" else []
+    )  # products of small vectors have small gradients
     assert_trains_like_plain(compose_train(*keys, *settings))
 
 
