@@ -53,8 +53,9 @@ class ParallelModel(FeatureVectors):
         num_dense: int,
         make_layers: Callable[[int], nn.Module],
         widths: Sequence[int],
+        deviation: float | None = None,
     ) -> None:
-        super().__init__(bags, num_dense)
+        super().__init__(bags, num_dense, deviation)
         self.inter_arch = make_layers(self.width)
         self.over_arch = ParallelHead(self.width, widths)
 

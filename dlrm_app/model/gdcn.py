@@ -14,7 +14,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.train import ModelConfig
 from dlrm_app.model.dcn_parallel import ParallelModel
-from dlrm_app.model.feature_vectors import VectorModel, draw_xavier
+from dlrm_app.model.feature_vectors import SMALL, VectorModel, draw_xavier
 
 
 class GatedCross(nn.Module):
@@ -50,7 +50,7 @@ class GatedModel(VectorModel):
     def __init__(
         self, bags: EmbeddingBagCollection, num_dense: int, num_layers: int, mlp: Sequence[int]
     ) -> None:
-        super().__init__(bags, num_dense)
+        super().__init__(bags, num_dense, SMALL)
         self.inter_arch = GatedCrossLayers(self.width, num_layers)
         self.over_arch = OverArch(self.width, list(mlp))
         draw_xavier(self.inter_arch)
@@ -70,7 +70,7 @@ def build_parallel(
     """GDCN-P: the last layer reads the cross layers and an MLP over all vectors."""
     assert config.dcn_num_layers is not None
     make_layers = partial(GatedCrossLayers, num_layers=config.dcn_num_layers)
-    model = ParallelModel(bags, num_dense, make_layers, top[:-1])
+    model = ParallelModel(bags, num_dense, make_layers, top[:-1], SMALL)
     draw_xavier(model.inter_arch)
     draw_xavier(model.over_arch)
     return model
