@@ -24,6 +24,8 @@ from tests.refusals import refused
 SIZES = {"query": 7, "image": 12}
 STEPS, BATCH = 20, 32
 KINDS = {**MODELS, "concat": ["model=concat", "model.bottom_mlp=[]", "model.top_mlp=[16]"]}
+OPTIMIZERS = {kind: ["optimizer=sgd", "optimizer.dense.kind=sgd"] for kind in ("finalnet", "dcnv3")}
+"""Under Adagrad one weight of these two differs by up to 6.5e-5 after 20 steps, so SGD stands in; others take Adagrad."""
 CPU = torch.device("cpu")
 
 
@@ -67,8 +69,7 @@ TRAINED = [Table("users", 100, 8, ("f1",)), Table("seen", 60, 8, ("f3_a",), pool
 def test_every_architecture_reads_both_kinds_of_vectors(tmp_path: Path, kind: str) -> None:
     """20 steps of tables, a frozen table of lists and one values, and two vectors of each row."""
     frozen = frozen_table(tmp_path, "text", 50, 10, ("f3_text", "f4"), pooling="mean")
-    # SGD: Adagrad's first steps have one size, so a gradient that is rounding alone moves a weight as much as any other
-    config = compose_train("optimizer=sgd", "optimizer.dense.kind=sgd", *KINDS[kind])
+    config = compose_train(*OPTIMIZERS.get(kind, ["optimizer=adagrad"]), *KINDS[kind])
     assert_like_plain(config, [TRAINED[0], frozen, TRAINED[1]], SIZES)
 
 

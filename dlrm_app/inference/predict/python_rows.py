@@ -74,7 +74,7 @@ def _is_streamed(rows: object) -> bool:
     return isinstance(rows, Iterator) and not hasattr(rows, "read") and not hasattr(rows, "schema")
 
 
-class _Form(NamedTuple):
+class _RowsForm(NamedTuple):
     """A form of rows, and what it is read as."""
 
     fits: Callable[[Any], bool]
@@ -82,14 +82,16 @@ class _Form(NamedTuple):
 
 
 _FORMS = (
-    _Form(lambda rows: _is_of(rows, "polars", "LazyFrame"), lambda rows: rows.collect()),
-    _Form(lambda row: _is_record(row) or isinstance(row, np.void), lambda row: [row]),
-    _Form(_has_fields, lambda rows: {name: np.atleast_1d(rows[name]).tolist() for name in rows.dtype.names}),
-    _Form(lambda rows: isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype == object, list),
-    _Form(
+    _RowsForm(lambda rows: _is_of(rows, "polars", "LazyFrame"), lambda rows: rows.collect()),
+    _RowsForm(lambda row: _is_record(row) or isinstance(row, np.void), lambda row: [row]),
+    _RowsForm(
+        _has_fields, lambda rows: {name: np.atleast_1d(rows[name]).tolist() for name in rows.dtype.names}
+    ),
+    _RowsForm(lambda rows: isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype == object, list),
+    _RowsForm(
         lambda rows: _is_of(rows, "pandas", "Series") and any(isinstance(row, Mapping) for row in rows), list
     ),
-    _Form(_is_streamed, list),
+    _RowsForm(_is_streamed, list),
 )
 """The forms of rows that are not tables, mappings or sequences of rows yet; the first that fits counts."""
 

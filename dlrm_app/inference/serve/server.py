@@ -163,7 +163,7 @@ class Server:
                 wanted.clear()
                 try:
                     await loop.run_in_executor(thread, self._follower.look)
-                except Exception:
+                except Exception:  # a bug here must not end the watch: the old export goes on
                     logger.exception("looking for another export failed")
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(wanted.wait(), self._watch_seconds)
@@ -175,7 +175,7 @@ class Server:
         except RequestError as refused:
             rows = {"rows": [asdict(problem) for problem in refused.problems]} if refused.problems else {}
             response = _json(refused.status, {"error": refused.reason, **rows})
-        except Exception:
+        except Exception:  # a bug ends one request, not the server
             logger.exception("a request failed")
             response = _json(500, {"error": "the server failed; its log says why"})
         self._requests.labels(response.status_code).inc()
