@@ -41,6 +41,7 @@ class DatasetConfig(Section):
     name: str = REQUIRED
     delimiter: str = "\t"
     quote: str | None = None
+    line_breaks: bool = False
     header: bool = False
     null_values: list[str | None] | None = None
     label: str | None = None
@@ -51,6 +52,10 @@ class DatasetConfig(Section):
     derived: list[Any] | None = None
 
     def rules(self) -> Iterator[Problem]:
+        if self.line_breaks and self.quote is None:
+            yield Problem(
+                "line_breaks", "needs dataset.quote, within which they are", "such as quote: '\"'", True
+            )
         given = self.negatives_kept
         shares = given if isinstance(given, dict) else {"all": given}
         names_splits = not isinstance(given, dict) or {*given} <= {*SPLITS}

@@ -11,6 +11,7 @@ from dlrm_app.logs.lines import locate
 from dlrm_app.logs.parser import Parser
 from dlrm_app.logs.rejects import RejectedLine
 from dlrm_app.logs.sources.file_kinds import BYTE_ORDER_MARK
+from dlrm_app.logs.sources.quoted_breaks import HIDDEN
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.text_units import beginning_of
 from dlrm_app.logs.sources.units import Block
@@ -114,7 +115,8 @@ def _first_fields(text: Block, spec: Spec) -> tuple[list[str], int]:
     quote = spec.quote or ""
     while not fields or array[at - 1] != ord("\n"):
         first, behind, end, _ = locate(array, at, ord(spec.delimiter), ord(quote) if quote else -1)
-        field = array[first:behind].tobytes().decode("utf-8", "backslashreplace")
+        shown = array[first:behind].tobytes().replace(bytes([HIDDEN]), b"\n" if spec.quoting else b"\xff")
+        field = shown.decode("utf-8", "backslashreplace")
         fields.append(field.replace(2 * quote, quote) if quote else field)
         at = end + 1
     return fields, at

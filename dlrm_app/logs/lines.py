@@ -50,7 +50,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     start,
     stop,
     num_lines,  # to read at most
-    marks,  # (delimiter, quote or -1)
+    marks,  # (delimiter, quote or -1, what stands for a line break within quotes or -1)
     columns,  # int64 [C, 3 + …]: ``parser.column_codes``
     sized,  # int64 [W, 4]: a column of element weights or vectors, its place in ``lists``, that of its list, or -1 and
     # the size of vectors
@@ -83,7 +83,10 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
                 continue
         if num_rejects == len(rejects):
             return at, row, lines, num_rejects, REJECTS_FULL
+        stop_of_line = line_end(text, at) if marks[2] >= 0 else at
         end, fault = _parse_line(text, at, marks, columns, out, lists, row)
+        if fault != _FINE:
+            _replace(text, at, stop_of_line, NEWLINE, marks[2])
         if fault == _NO_ROOM:
             return at, row, lines, num_rejects, LISTS_FULL
         unlike = _unlike(sized, lists[0], row) if fault == _FINE else -1
@@ -169,12 +172,14 @@ def _parse_line(text, at, marks, columns, out, lists, row):  # type: ignore[no-u
 @njit_uncounted
 def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-untyped-def]  # compiled
     """Returns (position of the mark after the field; 1 good, 0 bad, -1 no room for its list)."""
-    delimiter, quote = marks
+    delimiter, quote, hidden = marks
     labels, dense, keys, spans = out
     kind, slot, separator = column[0], column[1], column[2]
     begin, behind, end, form = locate(text, at, delimiter, quote)
     if form == _OPEN or (form == _MALFORMED and kind != IGNORE):
         return end, 0
+    if hidden >= 0:
+        _replace(text, begin, behind, hidden, NEWLINE)
     if kind == IGNORE:
         return end, 1
     doubled = quote if form == _ESCAPED else _NO_BYTE
@@ -239,6 +244,13 @@ def locate(text, at, delimiter, quote):  # type: ignore[no-untyped-def]  # compi
     if text[end] == NEWLINE and end > at and text[end - 1] == CARRIAGE_RETURN:
         behind -= 1
     return at, behind, end, form
+
+
+@njit_uncounted
+def _replace(text, start, stop, byte, other):  # type: ignore[no-untyped-def]  # compiled
+    for at in range(start, stop):
+        if text[at] == byte:
+            text[at] = other
 
 
 @njit_uncounted

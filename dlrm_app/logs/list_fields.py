@@ -3,7 +3,7 @@
 import numpy as np
 
 from dlrm_app.kernels.compiled import njit_uncounted
-from dlrm_app.logs.fields import ELEMENT_WEIGHT, VECTOR, is_null, parse_key
+from dlrm_app.logs.fields import CARRIAGE_RETURN, ELEMENT_WEIGHT, NEWLINE, VECTOR, is_null, parse_key
 from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT
 
 _BLANK, _TAB, _APOSTROPHE, _QUOTE = (ord(mark) for mark in " \t'\"")
@@ -26,7 +26,7 @@ def parse_list(text, begin, behind, column, doubled, lists, row):  # type: ignor
     at = begin
     while begin < behind and at <= behind:
         stop = at
-        while stop < behind and text[stop] != separator and not (has_runs and text[stop] == _TAB):
+        while stop < behind and text[stop] != separator and not (has_runs and _is_blank(text[stop])):
             stop += 1
         if index == keys.shape[1] or index + shift == keys.shape[1]:
             return -1
@@ -75,7 +75,7 @@ def _within_brackets(text, begin, behind, opening, closing):  # type: ignore[no-
 
 @njit_uncounted
 def _after_separators(text, at, behind, has_runs):  # type: ignore[no-untyped-def]  # compiled
-    while has_runs and at + 1 < behind and (text[at + 1] == _BLANK or text[at + 1] == _TAB):
+    while has_runs and at + 1 < behind and _is_blank(text[at + 1]):
         at += 1
     return at + 1
 
@@ -101,10 +101,16 @@ def _begins(text, first, last, word):  # type: ignore[no-untyped-def]  # compile
 
 
 @njit_uncounted
+def _is_blank(byte):  # type: ignore[no-untyped-def]  # compiled
+    """True for blanks, and for tabs and line breaks, which are others in lists in brackets."""
+    return byte in (_BLANK, _TAB, NEWLINE, CARRIAGE_RETURN)
+
+
+@njit_uncounted
 def _trimmed(text, begin, behind):  # type: ignore[no-untyped-def]  # compiled
-    while begin < behind and (text[begin] == _BLANK or text[begin] == _TAB):
+    while begin < behind and _is_blank(text[begin]):
         begin += 1
-    while begin < behind and (text[behind - 1] == _BLANK or text[behind - 1] == _TAB):
+    while begin < behind and _is_blank(text[behind - 1]):
         behind -= 1
     return begin, behind
 

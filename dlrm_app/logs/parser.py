@@ -18,6 +18,7 @@ from dlrm_app.logs.rejects import (
     unlike_sizes,
 )
 from dlrm_app.logs.sources.feeds import LineUnit
+from dlrm_app.logs.sources.quoted_breaks import HIDDEN
 from dlrm_app.logs.sources.text_units import MAX_LINE
 from dlrm_app.logs.sources.units import Block
 from dlrm_app.logs.spec import Spec, list_slots
@@ -49,9 +50,7 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
         words = others.get(reason, f"{detail} columns, expected {len(spec.fields)}")
         words += _escaped_quotes(text, reject, spec) if reason == lines.COLUMNS else ""
     elif reason == lines.OPEN_QUOTE:
-        words = f"{column.name} is {value!r}, {OPENS_A_QUOTE}: a value cannot hold a line break"
-        if column.separator == " " and column.brackets:
-            words += "; print lists in one line (numpy.set_printoptions(linewidth=10**9)), or write Parquet"
+        words = f"{column.name} is {value!r}, {OPENS_A_QUOTE}: if values hold line breaks, set dataset.line_breaks=true"
         words += _escaped_quotes(text, reject, spec)
     elif spec.header and value == column.name:
         words = REPEATS_THE_HEADER
@@ -91,7 +90,8 @@ class Parser:
         self.spec = spec
         self._capacity = capacity
         self._keep_spans = keep_spans
-        self._marks = (ord(spec.delimiter), ord(spec.quote) if spec.quote else -1)
+        quote, hidden = ord(spec.quote) if spec.quote else -1, HIDDEN if spec.quoting else -1
+        self._marks = ord(spec.delimiter), quote, hidden
         num_lists = sum(column.separator is not None for column in spec.sparse)
         self._columns = column_codes(spec)
         self._nulls = {
@@ -149,6 +149,8 @@ class Parser:
             self._make_room(min(_GROWTH * len(self._labels), self._capacity))
         if why == lines.LISTS_FULL:
             self._widen_lists(self._list_keys.shape[1] + MAX_LINE)
+        if num_rejects and self.spec.quoting:
+            text = np.where(text == HIDDEN, ord("\n"), text)
         return at, count, [_describe(row, self.spec, text) for row in self._rejects[:num_rejects].tolist()]
 
     def take(self) -> RawColumns:

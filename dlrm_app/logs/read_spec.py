@@ -34,6 +34,7 @@ from dlrm_app.config.datasets import AUTO, DatasetConfig
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.logs.labels import read_labels
 from dlrm_app.logs.read_derived import DERIVED_KINDS, read_derived
+from dlrm_app.logs.sources.quoted_breaks import Quoting
 from dlrm_app.logs.spec import (
     ELEMENT_WEIGHTS,
     FORMATTED,
@@ -106,6 +107,9 @@ def read_spec(config: DatasetConfig, crosses: object = None) -> Spec:
         nulls,
         derived=tuple(derived),
         labels=tuple(labels) if len(labels) > 1 else (),
+        quoting=Quoting(ord(config.delimiter), ord(config.quote))
+        if config.quote and config.line_breaks
+        else None,
     )
     return spec if spec.label is not None else spec.without_weight()
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.errors import Problem, refuse_if
+from dlrm_app.logs.sources.quoted_breaks import Quoting
 from dlrm_app.logs.zones import Offsets
 from dlrm_app.text import listed
 
@@ -96,6 +97,7 @@ class Spec:
     ``derived``: columns computed from these.
     ``by_position``: Parquet columns with other names are read by their order.
     ``labels``: the labels if rows have several, the main one first.
+    ``quoting``: that of texts if values in quotes may hold line breaks.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Spec:
     derived: tuple[LogColumn, ...] = ()
     by_position: bool = False
     labels: tuple[LearntLabel, ...] = ()
+    quoting: Quoting | None = None
 
     @property
     def fields(self) -> tuple[LogColumn, ...]:

@@ -107,7 +107,7 @@ def missing_units(
     source, numbers = bundle[0], frozenset(name.unit for name in done)
     if len(bundle) > 1:
         return [] if done else plan.feeds(bundle)
-    if not source.is_compressed:
+    if not source.is_read_in_order:
         return plan.feeds(bundle, lambda unit: unit not in numbers)
     if done and numbers == set(range(len(done))) and journal.load(str(done[-1])).extent.is_last:
         return []

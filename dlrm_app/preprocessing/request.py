@@ -129,7 +129,7 @@ def read_request(config: PreprocessConfig) -> Request:
     if base is not None:
         dense = replace(dense, transform=base_transform(base, spec, dense.transform))
     given = _with_versions(config.input, begun_config(Path(config.output)).get("input", {}))
-    sources = find_sources(given)
+    sources = find_sources(given, spec.quoting)
     refuse_if(base_click_problems(base, sources) if base else [])
     config = replace(config, encoding=encoding, dense=dense, input=given)
     return Request(config, base, _plan_inputs(config, spec, sources))

@@ -110,7 +110,7 @@ def _reject_lines(manifest: Manifest) -> Iterator[str]:
     if opened := sum(OPENS_A_QUOTE in each.reason for each in read_rejects(rejected)):
         yield (
             f"warning: {opened:,} of them {OPENS_A_QUOTE}: the next lines of such a value are taken for rows "
-            "where they look like some, so join the lines of values and preprocess again"
+            "where they look like some, so set dataset.line_breaks=true and preprocess again"
         )
 
 

@@ -165,7 +165,10 @@ def test_a_quoted_line_break_is_named_where_it_begins(
             "shop is '801608186555.5', must be a whole number within ±(2^63 - 1): floats with a fraction, of 2^53 or "
             "more, or with an exponent are no ids",
         ),
-        (12, "note is '\"two', opens a quote that its line does not close: a value cannot hold a line break"),
+        (
+            12,
+            "note is '\"two', opens a quote that its line does not close: if values hold line breaks, set dataset.line_breaks=true",
+        ),
         (13, "1 columns, expected 9"),
     ]
     assert table_of(made.manifest).num_rows == 9

@@ -64,7 +64,7 @@ def parse(text: bytes, spec: Spec, capacity: int = 7) -> tuple[list[reference.Ro
     """What the compiled parser makes of ``text``, in the reference's words; sparse values as keys."""
     if text and not text.endswith(b"\n"):
         text += b"\n"
-    buffer = np.frombuffer(text + bytes(text_units.PADDING), np.uint8)
+    buffer = np.frombuffer(bytearray(text + bytes(text_units.PADDING)), np.uint8)
     parser = Parser(spec, capacity)
     rows: list[reference.Row] = []
     rejects = []

@@ -157,7 +157,7 @@ def of_text(text: str, column: LogColumn) -> Iterator[int]:
     listed = LogColumn("l", column.role, column.kind, separator="|", whole=column.whole)
     spec = Spec("of a test", ",", '"', False, (column, listed))
     line = f'"{text}",{text}|{text}\n'.encode()
-    buffer = np.frombuffer(line + bytes(PADDING), np.uint8)
+    buffer = np.frombuffer(bytearray(line + bytes(PADDING)), np.uint8)
     parser = Parser(spec, 4)
     _, _, rejects = parser.parse(buffer, 0, len(line), 9)
     assert not rejects, rejects

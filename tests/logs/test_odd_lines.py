@@ -58,11 +58,11 @@ def test_quotes_that_the_description_lacks_are_no_part_of_values(tmp_path: Path)
 
 
 @pytest.mark.parametrize("quote", ["null", "'\"'"])
-def test_lists_over_several_lines_are_refused_with_what_to_print(tmp_path: Path, quote: str) -> None:
+def test_lists_over_several_lines_are_refused_with_what_to_set(tmp_path: Path, quote: str) -> None:
     lists = "columns:\n- {name: y, role: label}\n- {name: l, role: sparse, kind: integer, separator: ' ', brackets: '[]'}\n"
     (tmp_path / "a.yaml").write_text(f"name: a\ndelimiter: ','\nquote: {quote}\nheader: true\n{lists}")
     (tmp_path / "log.csv").write_text("y,l\n" + '1,"[1 2\n 3]"\n' * 20)
-    cure = "set dataset.quote='\"'" if quote == "null" else "numpy.set_printoptions(linewidth=10**9)"
+    cure = "set dataset.quote='\"'" if quote == "null" else "set dataset.line_breaks=true"
     with refused(ConfigError, f"{tmp_path}/log.csv:2", f"is malformed: l is ...{cure}..."):
         make(tmp_path / "out", f"dataset={tmp_path}/a.yaml", f"input.train={tmp_path}/log.csv")
 

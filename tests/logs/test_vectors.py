@@ -159,7 +159,7 @@ def test_content_is_the_same_in_text_and_parquet(folder: Path) -> None:
     spec = read_spec(configure(f"dataset={folder}/log.yaml", "input.train=x", "output=x").dataset)
     (from_arrow,) = ArrowCursor(table, spec).rows(100, None)
     hashes = content_hashes(from_arrow, spec).copy()
-    text = np.frombuffer("".join(_lines(table)).encode() + b"\0" * 128, np.uint8)
+    text = np.frombuffer(bytearray("".join(_lines(table)).encode() + b"\0" * 128), np.uint8)
     parser = Parser(spec, 100)
     parser.parse(text, 0, len(text) - 128, 50)
     assert np.array_equal(content_hashes(parser.take(), spec), hashes)

@@ -93,7 +93,7 @@ def test_any_text_is_the_same_in_text_and_parquet(lists: list[str]) -> None:
         form = read_spec(DatasetConfig(**{**description(), "header": False, "columns": [column]}))
         lines = "".join(f'"{text.replace(chr(34), 2 * chr(34))}"\n' for text in lists).encode()
         parser = Parser(form, len(lists))
-        text = np.frombuffer(lines + bytes(PADDING), np.uint8)
+        text = np.frombuffer(bytearray(lines + bytes(PADDING)), np.uint8)
         _, _, rejects = parser.parse(text, 0, len(lines), len(lists))
         cursor = ArrowCursor(pa.table({"x": lists}), form)
         rows = [row for raw in cursor.rows(len(lists), None) for row in rows_of(raw, form)]

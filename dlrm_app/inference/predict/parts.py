@@ -174,7 +174,7 @@ class RawParts:
         self._unit_bytes = unit_bytes
         self._labels = labels
         self._keep = {f"{KEPT}{name}": name for name in keep}
-        sources = find_files("input", given)
+        sources = find_files("input", given, self._spec.quoting)
         read_footers(sources)
         self._files = each_source(self._with_spec, sources)
         drop_beginnings(sources)

@@ -32,7 +32,7 @@ def unit_feeds(
 ) -> "Sequence[InputFeed]":
     """Feeds of the units whose numbers are wanted.
 
-    A plain file has a feed for each unit, a compressed file one for all units, wanted or not, and a Parquet file one
+    A plain file has a feed for each unit, one that is read in order a feed for all units, wanted or not, and a Parquet file one
     for the units of each run of row groups. ``columns``: the columns of a ParquetFeed.
     """
     if source.format == "parquet":
@@ -40,7 +40,7 @@ def unit_feeds(
         wanted = filter(is_wanted, range(len(rows)))
         shared = groupby(wanted, lambda number: rows[number].groups)
         return [ParquetFeed(source, columns, unit_bytes, tuple(numbers)) for _, numbers in shared]
-    if source.is_compressed:
+    if source.is_read_in_order:
         return [TextFeed(source, unit_bytes)]
     num_units = max(-(-source.bytes // unit_bytes), 1)
     return [TextFeed(source, unit_bytes, unit, unit + 1) for unit in filter(is_wanted, range(num_units))]

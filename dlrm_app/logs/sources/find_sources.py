@@ -15,6 +15,7 @@ from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.logs.sources.file_kinds import NUM_BYTES, format_of_beginning
 from dlrm_app.logs.sources.folders import NoFilesError, files_below, local_path, without_markers
 from dlrm_app.logs.sources.lake import NamedFile, is_table, partition_of, refuse_table, table_files
+from dlrm_app.logs.sources.quoted_breaks import Quoting
 from dlrm_app.logs.sources.source import (
     DAMAGE,
     InputFile,
@@ -45,25 +46,26 @@ class _NameFault(NamedTuple):
     is_absence: bool = False
 
 
-def find_sources(given: InputConfig) -> list[InputFile]:
+def find_sources(given: InputConfig, quoting: Quoting | None = None) -> list[InputFile]:
     """The files that input.train, input.val and input.test name, in that order.
 
-    Raises ConfigError with every problem.
+    ``quoting``: that of texts with line breaks within quotes. Raises ConfigError with every problem.
     """
-    sources = _find({f"input.{split}": getattr(given, split) for split in SPLITS})
+    sources = _find({f"input.{split}": getattr(given, split) for split in SPLITS}, quoting)
     refuse_if(_copies(sources))
     return sources
 
 
-def find_files(key: str, given: object) -> list[InputFile]:
+def find_files(key: str, given: object, quoting: Quoting | None = None) -> list[InputFile]:
     """The files that setting ``key`` names, in order.
 
-    Raises ConfigError with every problem, NoFilesError if there are no files.
+    ``quoting``: that of texts with line breaks within quotes. Raises ConfigError with every problem, NoFilesError if
+    there are no files.
     """
-    return _find({key: given})
+    return _find({key: given}, quoting)
 
 
-def _find(given: Mapping[str, Any]) -> list[InputFile]:
+def _find(given: Mapping[str, Any], quoting: Quoting | None) -> list[InputFile]:
     faults: list[_NameFault] = []
     named = [
         (key, file)
@@ -83,7 +85,7 @@ def _find(given: Mapping[str, Any]) -> list[InputFile]:
         raise NoFilesError(*problems) if all(fault.is_absence for fault in faults) else ConfigError(*problems)
     sources = [source for source in read if isinstance(source, InputFile)]
     refuse_if(_named_twice(sources, keys))
-    return sources
+    return [it if it.format == "parquet" else replace(it, quoting=quoting) for it in sources]
 
 
 def _named_twice(sources: Sequence[InputFile], keys: Sequence[str]) -> list[Problem]:
@@ -124,7 +126,7 @@ def _counts_twice(first: InputFile, second: InputFile, what: str, keys: Sequence
 
 
 def _first_text(source: InputFile, size: int = _LOOK) -> bytes:
-    with source.open() as raw, open_text(raw, source.format) as file, suppress(*DAMAGE):
+    with source.open() as raw, open_text(raw, source) as file, suppress(*DAMAGE):
         return bytes(file.read(size))
     return b""  # damage is reported when the file is read
 

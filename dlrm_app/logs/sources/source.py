@@ -12,6 +12,7 @@ import pyarrow as pa
 from isal import igzip, isal_zlib
 
 from dlrm_app.errors import DataError, DlrmError, Problem, joined
+from dlrm_app.logs.sources.quoted_breaks import Quoting, ReadableText, TextWithoutBreaks
 from dlrm_app.logs.sources.remote_file import RemoteFile
 from dlrm_app.logs.sources.store import (
     KEPT_EACH,
@@ -33,13 +34,6 @@ MAX_RATIO = 20
 A = TypeVar("A")
 
 
-class ReadableText(Protocol):
-    """The text of an open file, decompressed."""
-
-    def read(self, size: int, /) -> bytes: ...
-    def readinto(self, buffer: memoryview, /) -> int: ...
-
-
 @dataclass(frozen=True)
 class InputFile:
     """An input file: its number among all files, the split that it belongs to, and the marks of its version."""
@@ -58,11 +52,18 @@ class InputFile:
     """The version of an object of a store: the tag and the date that the store reports."""
     is_of_table: bool = False
     """True if a lake table names the file."""
+    quoting: Quoting | None = None
+    """The quoting of a text whose quoted fields may hold line breaks."""
 
     @property
     def is_compressed(self) -> bool:
-        """True for text that can only be read from its beginning."""
+        """True for text in another form, which is longer."""
         return self.format in ("gzip", "zstd")
+
+    @property
+    def is_read_in_order(self) -> bool:
+        """True for text that can only be read from its beginning."""
+        return self.is_compressed or self.quoting is not None
 
     @property
     def text_ratio(self) -> int:
@@ -155,7 +156,7 @@ def content_checksum(source: InputFile) -> str:
             raw.seek(-8, os.SEEK_END)
             raw.seek(-8 - int.from_bytes(raw.read(4), "little"), os.SEEK_END)
             return f"footer-crc32:{isal_zlib.crc32(raw.read()):08x}"
-        with open_text(raw, source.format) as text:  # all bytes, of Parquet
+        with open_text(raw, source) as text:  # all bytes, of Parquet
             while block := text.read(1 << 22):
                 crc = isal_zlib.crc32(block, crc)
     return f"crc32:{crc:08x}"
@@ -237,8 +238,14 @@ class DamagedFileError(DataError):
 
 
 @contextmanager
-def open_text(raw: io.RawIOBase, format: str) -> Iterator[ReadableText]:
-    """Opens the text of the open file ``raw``: an object with ``readinto`` and ``read``."""
+def open_text(raw: io.RawIOBase, source: InputFile) -> Iterator[ReadableText]:
+    """Opens the text of ``source``, whose open file is ``raw``, with its line breaks within quotes hidden."""
+    with _decompressed(raw, source.format) as file:
+        yield file if source.quoting is None else TextWithoutBreaks(file, source.quoting, source.path)
+
+
+@contextmanager
+def _decompressed(raw: io.RawIOBase, format: str) -> Iterator[ReadableText]:
     if format == "zstd":
         with pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd") as file:
             yield file

@@ -1,7 +1,8 @@
 """Units of text: fixed ranges of a file. A unit has the lines that start in its range.
 
 Its lines depend only on the text and the size of units, not on compression, threads or processes. Plain files can be
-read from any unit on; compressed files must be read from the start, unit after unit.
+read from any unit on; compressed files, and those with line breaks within quotes, are read from the start, unit after
+unit.
 """
 
 import io
@@ -12,7 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from isal import isal_zlib
 
-from dlrm_app.logs.sources.source import InputFile, ReadableText, explained_damage, open_text
+from dlrm_app.logs.sources.quoted_breaks import ReadableText
+from dlrm_app.logs.sources.source import InputFile, explained_damage, open_text
 from dlrm_app.logs.sources.store import Address
 from dlrm_app.logs.sources.units import Block, UnitExtent, unit_name
 
@@ -78,11 +80,11 @@ class TextUnit:
         return self._loaded
 
     def detach(self) -> bool:
-        """Loads the unit of a compressed file, so that another thread can continue the file.
+        """Loads the unit of a file that is read in order, so that another thread can continue the file.
 
         Returns True if all of the unit is read.
         """
-        if self._rest.source.is_compressed:
+        if self._rest.source.is_read_in_order:
             self.load()
         return self._range is not None
 
@@ -122,7 +124,7 @@ class TextUnit:
             tail = following[: MAX_LINE + 1 if end < 0 else end] + _NEWLINE
             text[filled : filled + len(tail)] = tail
             filled += len(tail)
-        file_bytes = rest.position() - begin if rest.source.is_compressed else self._size
+        file_bytes = rest.position() - begin if rest.source.is_read_in_order else self._size
         self._range = UnitExtent(self.source, self.unit, self._size, file_bytes, self._crc, not following)
         if filled > start:
             yield Block(array, start, filled)
@@ -182,14 +184,14 @@ class _Rest:
 
 @dataclass(frozen=True)
 class TextFeed:
-    """Units ``first`` to ``last`` (exclusive) of a source. A compressed source is read from its beginning."""
+    """Units ``first`` to ``last`` (exclusive) of a source. Some sources are read from their beginning."""
 
     source: InputFile
     unit_bytes: int
     first: int = 0
     last: int | None = None
     skip: frozenset[int] = frozenset()
-    """Units of a compressed file to skip."""
+    """Units to skip of a file that is read in order."""
     fetched: io.RawIOBase | None = field(default=None, repr=False, compare=False)
     """The open object of a store; None until the feed is prefetched, and for local files."""
 
@@ -206,7 +208,7 @@ class TextFeed:
         """
         with (
             self.fetched or self.source.open(self._extent, in_order=True) as raw,
-            open_text(raw, self.source.format) as file,
+            open_text(raw, self.source) as file,
         ):
             if self.first:
                 raw.seek(self._extent[0])
@@ -217,7 +219,7 @@ class TextFeed:
     def _extent(self) -> tuple[int, int]:
         begin = max(self.first * self.unit_bytes - 1, 0)
         end = self.source.bytes
-        if self.last is not None and not self.source.is_compressed:
+        if self.last is not None and not self.source.is_read_in_order:
             end = min(end, self.last * self.unit_bytes + BEGINNING_BYTES)  # with the rest of the last line
         return begin, end
 

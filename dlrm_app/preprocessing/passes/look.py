@@ -128,7 +128,7 @@ def _feeds(plan: InputPlan, source: InputFile, begin: int, total: int) -> Sequen
         return unit_feeds(source, columns, piece, lambda _: True)
     spread = [(2 * number + 1) * total // (2 * NUM_PIECES) - begin for number in range(NUM_PIECES)]
     places = [place // source.text_ratio for place in spread if 0 <= place < source.text_bytes]
-    if source.is_compressed:
+    if source.is_read_in_order:
         return [TextFeed(source, piece, last=len(places))] if places else []
     wanted = {place // piece for place in places}
     if columns:

@@ -65,10 +65,6 @@ def _without_role(column: SampledColumn, sample: Sample) -> Proposed | None:
     if column.has("\ufffd"):
         first = f", the first {sample.bad_byte}" * bool(sample.bad_byte)
         return Proposed(name, "ignore", note=f"has bytes that are not UTF-8{first}; {NOT_UTF8}")
-    if column.has("\n") and not column.fits(r"(?s:\s*\[.*\]\s*)"):
-        return Proposed(
-            name, "ignore", note="has line breaks within quotes, whose rows are rejected; clean it first"
-        )
     if num_values == 0 or (num_values == 1 and not column.missing):
         return Proposed(name, "ignore", note="guess: constant" if num_values else "guess: always missing")
     if note := wrong_times(column):

@@ -68,20 +68,7 @@ def given_labels(sample: Sample, proposed: Sequence[Proposed]) -> dict[str, str]
 def unusable(sample: Sample) -> list[Problem]:
     """Problems of columns for which no proposal could be right."""
     mixed = [problem for column in sample.columns if (problem := two_units(column)) is not None]
-    return [*_summed_up(sample.columns), *mixed, *(_broken_lists(sample.columns) if sample.marks else [])]
-
-
-def _broken_lists(columns: Sequence[SampledColumn]) -> list[Problem]:
-    """Problems of lists in texts with line breaks within: no line of a text holds such a row."""
-    return [
-        Problem(
-            column.name,
-            "has lists over several lines, as NumPy prints long ones, and a row must be one line",
-            "write json.dumps(list), or give numpy.set_printoptions a linewidth that is long enough",
-        )
-        for column in columns
-        if column.has("\n") and column.fits(r"(?s:\s*\[.*\]\s*)")
-    ]
+    return [*_summed_up(sample.columns), *mixed]
 
 
 def _summed_up(columns: Sequence[SampledColumn]) -> list[Problem]:

@@ -114,7 +114,7 @@ class Sample(NamedTuple):
     """A sample of a log.
 
     ``unread``: name → type that cannot be used.
-    ``marks``: for text, delimiter, quote and header.
+    ``marks``: for text, delimiter, quote, header, and line_breaks if there are some within quotes.
     """
 
     columns: list[SampledColumn]
@@ -177,7 +177,10 @@ def _look_at_text(source: InputFile) -> Sample:
     columns = [SampledColumn(name, pa.string()) for name in form.names]
     for column, texts in zip(columns, values, strict=True):
         column.add(pa.chunked_array([pa.array(texts, pa.string())]))
+    marks: dict[str, str | bool | None]
     marks = {"delimiter": form.delimiter, "quote": form.quote, "header": form.header}
+    if any("\n" in field for row in [form.names, *rows] for field in row):
+        marks["line_breaks"] = True
     return Sample(columns, {}, len(form.records) - len(rows), marks, [], _first_bad_byte(text))
 
 

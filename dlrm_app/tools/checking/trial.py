@@ -1,6 +1,7 @@
 """Reads the beginning of a log as a proposed description says: what it would reject."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import yaml
 
@@ -31,7 +32,9 @@ def rejected_share(source: InputFile, description: str) -> tuple[float, list[Rej
     Raises ConfigError for a description that does not fit at all, and DataError for one that rejects too many rows.
     """
     spec = read_spec(with_one_label(DatasetConfig(**yaml.safe_load(description))))
-    look = parquet_spec if source.format == "parquet" else source_spec
+    look = parquet_spec
+    if source.format != "parquet":
+        look, source = source_spec, replace(source, quoting=spec.quoting)
     spec = look(source, spec, None, Cures("input.unlabelled"))
     num_rows, num_rejects, first = 0, 0, list[RejectedLine]()
     for unit in _first_unit(source, spec):

@@ -34,7 +34,7 @@ def read(rows: JsonRows, given: Sequence[object]) -> list[reference.Row]:
 
 
 def read_line(line: str, spec: Spec) -> list[reference.Row]:
-    text = np.frombuffer(f"{line}\n".encode() + bytes(PADDING), np.uint8)
+    text = np.frombuffer(bytearray(f"{line}\n".encode() + bytes(PADDING)), np.uint8)
     parser = Parser(spec, 1)
     parser.parse(text, 0, len(text) - PADDING, 1)
     return rows_of(parser.take(), spec)

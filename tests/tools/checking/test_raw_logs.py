@@ -291,11 +291,14 @@ def test_texts_that_are_times_are_proposed_to_be_read_as_such(
     assert (found.role, found.makes) == ("time" if makes else "sparse", makes)
 
 
-def test_a_text_with_line_breaks_is_left_out(tmp_path: Path) -> None:
+def test_a_text_with_line_breaks_is_read(tmp_path: Path) -> None:
     rows = "".join(f'{row % 2},u{row % 9},"a {row % 4}\nb"\n' for row in range(90))
-    found, _ = proposed(tmp_path, f"clicked,user,title\n{rows}")
-    assert (found["title"].role, "line breaks" in found["title"].note) == ("ignore", True)
-    assert found["user"].role == "sparse"
+    (tmp_path / "log.csv").write_text(f"clicked,user,title\n{rows}")
+    proposal = check_raw(str(tmp_path / "log.csv"), None)
+    read = yaml.safe_load(proposal.yaml)
+    assert (read["line_breaks"], read["quote"]) == (True, '"')
+    assert {"name": "title", "role": "sparse", "kind": "string"} in read["columns"]
+    assert proposal.rejected == 0
 
 
 def parquet(*names: str) -> bytes:
