@@ -4,8 +4,10 @@ import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
+from dlrm_app.dataset.arrow import array_of
 from dlrm_app.inference.serve.request import RequestError, refuse_size
 from dlrm_app.logs.parquet_columns import type_faults
 from dlrm_app.logs.spec import LogColumn, Spec
@@ -53,7 +55,8 @@ def read_stream(body: bytes, max_rows: int, spec: Spec, unread: Collection[str])
     for name in columns:
         if name not in table.column_names:
             table = table.append_column(name, pa.nulls(len(table)))
-    return TableRequest(table.combine_chunks())
+    # copied, because compiled functions would be compiled again for read-only memory, such as the body's
+    return TableRequest(table.take(array_of(np.arange(len(table)))).combine_chunks())
 
 
 def refuse_compressed(body: bytes) -> None:

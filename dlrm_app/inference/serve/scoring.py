@@ -57,8 +57,13 @@ class ServedExport:
         """Media type → the reader of its bodies (body, the most rows), which raises RequestError."""
         self._encoded = RawRows(self.requests.spec, export.encoding, export.features)
 
-    def start_counting(self) -> None:
-        """Counts the values of rows from now on."""
+    def warm_up(self) -> None:
+        """Compiles and reads all that requests need, before the first one. The values of these rows are not counted."""
+        for value in (None, 1, 0.5, "1"):  # each is of another type in Arrow
+            row = {c.name: value if c.separator is None else [value] for c in self.requests.spec.columns}
+            for rows, _, _ in self._encoded.read(self.requests.table([row])):
+                if len(rows):
+                    self._scorer.of_rows(self.model.encoding, len(rows))(rows)
         self._encoded = RawRows(self.requests.spec, self.model.encoding, self.model.features)
 
     @property
@@ -112,10 +117,9 @@ class ServedExport:
 
 
 def open_served(path: Path) -> ServedExport:
-    """Verifies and loads the export at ``path``, and scores an empty row once. Raises DlrmError."""
+    """Verifies and loads the export at ``path``, and scores a few rows. Raises DlrmError."""
     served = ServedExport(open_export(path.resolve()))
-    served.score([ScoringRequest([{}])])  # compiles and reads everything before the first request
-    served.start_counting()
+    served.warm_up()
     return served
 
 
