@@ -1,10 +1,6 @@
 """Vectors by item and by row: a run that is stopped anywhere, or that Dask's workers do, ends in the same bytes."""
 
-import random
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.make_log import make_log
-from tests.preprocessing.interruptions import run_in_pieces
+from tests.preprocessing.interruptions import assert_kills_change_nothing, run_in_pieces
 from tests.preprocessing.running import content, run
 
 COLUMNS = [
@@ -25,7 +21,7 @@ COLUMNS = [
 ]
 SETTINGS = ["encoding=vocab", "shuffle=full", "split.val=0.1", "split.test=0.1", "rejects.max_fraction=0.1"]
 SMALL = [*SETTINGS, "layout.unit_mib=1", "layout.row_group_rows=64", "layout.shuffled_shard_rows=200"]
-KILLS, ITEMS, WIDTH = 20, 2000, 32
+KILLS, ITEMS, WIDTH = 15, 2000, 32
 
 
 def write_log(folder: Path, num_rows: int) -> list[str]:
@@ -83,26 +79,4 @@ def test_dask_workers_make_the_same_dataset(tmp_path: Path, monkeypatch: pytest.
 def test_kills_at_random_moments_end_in_the_same_bytes(tmp_path: Path) -> None:
     words = [*write_log(tmp_path, 40_000), *SETTINGS, "layout.unit_mib=1", "layout.shuffled_shard_rows=5000"]
     command = [str(Path(sys.executable).with_name("dlrm-preprocess")), *words]
-    begin = time.monotonic()
-    subprocess.run([*command, f"output={tmp_path}/whole"], check=True, capture_output=True)
-    duration, draw, kills = time.monotonic() - begin, random.Random(0), 0
-    expected = content(tmp_path / "whole")
-    for output in map(tmp_path.joinpath, map(str, range(KILLS))):
-        again = [*command, f"output={output}"]
-        killed = 0
-        while True:
-            process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            try:
-                # three kills of an output at most, so that a slow machine comes to an end
-                code = process.wait(draw.uniform(0.3, 1.0) * duration if killed < 3 else None)
-                break
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                killed += 1
-        assert code == 0
-        assert content(output) == expected
-        kills += killed
-        if kills >= KILLS:
-            return
-    pytest.fail(f"{kills} kills met a running command")
+    assert_kills_change_nothing([*command, f"output={tmp_path}/killed"], tmp_path / "killed", KILLS)
