@@ -48,7 +48,7 @@ class ExpertLevel(nn.Module):
             for gate, selector, each in zip(self.gates, selectors, seen, strict=False)
         ]
 
-    def _seen_by(self, label: int, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def _seen_by(self, label: int, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         first = self._num_shared + label * self._num_own
         return [*outputs[: self._num_shared], *outputs[first : first + self._num_own]]
 
