@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from dlrm_app.config.metrics import ranking_problems
+from dlrm_app.config.metrics import metric_of, ranking_problems, unknown_metric
 from dlrm_app.config.schema import REQUIRED, DatasetPathConfig, Section
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.config.values import BatchRows, Count, NonNegative, Split, Threads, Which
@@ -25,7 +25,12 @@ class EvaluationDataConfig(DatasetPathConfig):
 @dataclass(slots=True)
 class ImportanceConfig(Section):
     repeats: Annotated[int, Meta(ge=0, le=1000)] = REQUIRED
+    metric: str | None = None
     rows: Count | None = None
+
+    def rules(self) -> Iterator[Problem]:
+        if self.metric is not None and metric_of(self.metric) is None:
+            yield unknown_metric("metric", self.metric)
 
 
 @dataclass(slots=True)

@@ -95,12 +95,18 @@ def deciding_problems(key: str, name: str, group_by: str | None, ranking: Sequen
     """Reasons why the metric ``name``, the value of ``key``, cannot decide which evaluation of a run is the best."""
     metric, (_, k) = metric_of(name), split_name(name)
     if metric is None:
-        plain = ", ".join(kind for kind, each in METRICS.items() if not each.at_k)
-        at_k = ", ".join(f"{kind}@{k or 10}" for kind, each in METRICS.items() if each.at_k)
-        yield Problem(key, f"must be one of {plain}, {at_k}, with any k of evaluation.ranking", value=name)
+        yield unknown_metric(key, name, "any k of evaluation.ranking")
     elif metric.of_groups and group_by is None:
         rule = "is measured within groups of rows, and evaluation.group_by names none"
         yield Problem(key, rule, "add evaluation.group_by=COLUMN", name)
     elif k is not None and k not in ranking:
         rule = f"is not measured, because evaluation.ranking holds {', '.join(map(str, ranking)) or 'no k'}"
         yield Problem(key, rule, f"add {k} to evaluation.ranking", name)
+
+
+def unknown_metric(key: str, name: str, which_k: str = "any k") -> Problem:
+    """The problem that there is no metric ``name``, the value of ``key``. ``which_k``: the k that are allowed."""
+    plain = ", ".join(kind for kind, each in METRICS.items() if not each.at_k)
+    k = split_name(name)[1] or 10
+    at_k = ", ".join(f"{kind}@{k}" for kind, each in METRICS.items() if each.at_k)
+    return Problem(key, f"must be one of {plain}, {at_k}, with {which_k}", value=name)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.metrics import metric_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
@@ -22,7 +23,12 @@ from dlrm_app.evaluation.evaluate import (
     metrics_of_labels,
     metrics_where_given,
 )
-from dlrm_app.evaluation.evaluated_rows import open_rows, same_rows, warn_of_unusual_values
+from dlrm_app.evaluation.evaluated_rows import (
+    open_rows,
+    same_rows,
+    warn_of_unusual_values,
+    with_deciding_metric,
+)
 from dlrm_app.evaluation.group_results import GroupedScores, group_results
 from dlrm_app.evaluation.importance import measure_importance
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
@@ -94,6 +100,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
         measured = []
         if data_path is not None:
             folder = Path(data_path)
+            config = with_deciding_metric(config, models)
             manifest = rows = runtime.together(lambda: open_rows(folder, models, config))
             verify_together(rows, config.data.verify, runtime)
             runtime.on_first(lambda: warn_of_unusual_values(models, rows, config.split))
@@ -232,8 +239,10 @@ def _importance(
     runtime: Runtime,
 ) -> Importance | None:
     """The importance of the columns that the model reads, if ``config`` asks for it."""
-    if not config.importance.repeats:
+    name = config.importance.metric
+    if not config.importance.repeats or name is None:
         return None
+    metric = metric_of(name)
     loading = choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime)
     rows = runtime.together(
         lambda: SampledRows(
@@ -244,12 +253,14 @@ def _importance(
             batch_size,
             runtime,
             loading,
+            config.group_by if metric is not None and metric.of_groups else None,
         )
     )
     return measure_importance(
         passes,
         rows,
         runtime,
+        metric=name,
         repeats=config.importance.repeats,
         confidence=config.confidence,
         title=f"importance in {trained.name}",

@@ -2,19 +2,41 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.metrics import metric_of
 from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.encoding.value_shares import deviation_text, deviations
-from dlrm_app.errors import DataError, Problem, refuse_if
+from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.problems import by_problems, group_problems
 from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows, refuse_moved, usual_values
 from dlrm_app.typed import setting
 
 logger = logging.getLogger(__name__)
+
+
+def with_deciding_metric(config: EvaluateConfig, models: Sequence[TrainedModel]) -> EvaluateConfig:
+    """``config`` with the metric whose fall importance measures: if it names none, the one that decides which evaluation
+    of the first model's run is the best. A metric of groups takes the run's groups, if ``config`` names none.
+
+    Raises ConfigError if there are no groups.
+    """
+    if not config.importance.repeats or not models:
+        return config
+    run = models[0].evaluation
+    name = config.importance.metric or run.best
+    config = replace(config, importance=replace(config.importance, metric=name))
+    metric = metric_of(name)
+    if metric is None or not metric.of_groups or config.group_by is not None:
+        return config
+    if run.group_by is None:
+        rule = "is measured within groups of rows, and group_by names none"
+        raise ConfigError(Problem("importance.metric", rule, "add group_by=COLUMN", name))
+    return replace(config, group_by=run.group_by)
 
 
 def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig) -> Manifest:

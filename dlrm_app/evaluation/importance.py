@@ -17,8 +17,8 @@ from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.columns import columns_of_log
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.evaluate import ForwardPasses
-from dlrm_app.evaluation.intervals import mean_auc_fall
 from dlrm_app.evaluation.label_rows import rows_of_labels
+from dlrm_app.evaluation.metric_fall import MetricFall
 from dlrm_app.evaluation.result import ColumnImportance, Importance, PairImportance
 from dlrm_app.evaluation.scored_rows import ScoredRows
 from dlrm_app.loader.batch_order import IMPORTANCE, permutation
@@ -37,16 +37,20 @@ _MOST_COLUMNS, _MOST_ROWS, _BINS = 64, 20_000, 16
 class _Shuffles:
     """Scores rows with shuffled columns. Every rank makes the same calls."""
 
-    def __init__(self, passes: ForwardPasses, rows: SampledRows, repeats: int, confidence: float) -> None:
+    def __init__(
+        self, passes: ForwardPasses, rows: SampledRows, metric: str, repeats: int, confidence: float
+    ) -> None:
         self._passes, self._rows, self._confidence = passes, rows, confidence
+        keys = None if rows.own_keys is None else torch.from_numpy(rows.own_keys)
         self._label = rows_of_labels(rows.manifest, rows.split)[0]
         self._orders = [permutation(len(rows.numbers), 0, number, IMPORTANCE) for number in range(repeats)]
         self._plain = self._score()
+        self._fall = MetricFall(metric, None if keys is None else keys.to(self._plain.logits.device))
 
     def fall(self, columns: Collection[str]) -> tuple[float, float, float]:
-        """The mean fall of the AUC over all repeats when ``columns`` are shuffled, and its interval."""
+        """The mean fall of the metric over all repeats when ``columns`` are shuffled, and its interval."""
         shuffled = [self._score(columns, order).logits for order in self._orders]
-        found = mean_auc_fall(self._plain, shuffled, self._confidence)
+        found = self._fall.between(self._plain, shuffled, self._confidence)
         return found.value, found.low, found.high
 
     @torch.no_grad()
@@ -67,20 +71,21 @@ def measure_importance(
     rows: SampledRows,
     runtime: Runtime,
     *,
+    metric: str,
     repeats: int,
     confidence: float,
     title: str,
 ) -> Importance:
-    """The fall of the main label's AUC for each column of the log that the model of ``passes`` reads.
+    """The fall of the main label's ``metric`` for each column of the log that the model of ``passes`` reads.
 
-    Every rank must call it, with no pipeline attached.
+    metric: a name such as ``auc`` or ``ndcg@10``; for metrics of groups, ``rows`` must have groups. Every rank must call it, with no pipeline attached.
     """
     made = {
         name: [each for each in columns if each in rows.columns]
         for name, columns in columns_of_log(rows.manifest).items()
     }
     made = {name: columns for name, columns in made.items() if columns}
-    shuffles = _Shuffles(passes, rows, repeats, confidence)
+    shuffles = _Shuffles(passes, rows, metric, repeats, confidence)
     with progress_bar(title, len(made) + MOST_PAIRS, runtime.is_first, unit="column") as bar:
         columns = []
         for name, parts in made.items():
@@ -94,7 +99,7 @@ def measure_importance(
             together = list(dict.fromkeys([*made[first], *made[second]]))
             pairs.append(PairImportance([first, second], *shuffles.fall(together)))
             bar.update(1)
-    return Importance(len(rows.numbers), repeats, columns, pairs)
+    return Importance(len(rows.numbers), repeats, columns, pairs, metric)
 
 
 def telling_pairs(

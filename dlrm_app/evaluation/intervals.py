@@ -26,7 +26,7 @@ def auc_interval(rows: ScoredRows, confidence: float) -> Interval:
     rows.
     """
     aucs, covariance = auc_covariance([rows])
-    return _interval(aucs[0], covariance[0][0], confidence, (0.0, 1.0))
+    return interval_of(aucs[0], covariance[0][0], confidence, (0.0, 1.0))
 
 
 def compare_aucs(first: ScoredRows, second: torch.Tensor, confidence: float) -> Comparison:
@@ -36,25 +36,13 @@ def compare_aucs(first: ScoredRows, second: torch.Tensor, confidence: float) -> 
     """
     (a, b), cov = auc_covariance([first, replace(first, logits=second)])
     difference = a - b
-    interval = _interval(difference, cov[0][0] + cov[1][1] - 2 * cov[0][1], confidence, (-1.0, 1.0))
+    interval = interval_of(difference, cov[0][0] + cov[1][1] - 2 * cov[0][1], confidence, (-1.0, 1.0))
     return Comparison(
-        _interval(a, cov[0][0], confidence, (0.0, 1.0)),
-        _interval(b, cov[1][1], confidence, (0.0, 1.0)),
+        interval_of(a, cov[0][0], confidence, (0.0, 1.0)),
+        interval_of(b, cov[1][1], confidence, (0.0, 1.0)),
         interval,
         _p_value(difference, interval.standard_error),
     )
-
-
-def mean_auc_fall(rows: ScoredRows, others: Sequence[torch.Tensor], confidence: float) -> Interval:
-    """The AUC of rows minus the mean AUC of K ``others``, logits [n] of the same rows, with its interval.
-
-    The variance is that of the difference by DeLong's covariance of all K + 1 models. Every rank passes its own rows.
-    """
-    aucs, covariance = auc_covariance([rows, *(replace(rows, logits=logits) for logits in others)])
-    factors = torch.tensor([1.0, *([-1 / len(others)] * len(others))], dtype=torch.float64)
-    value = float(factors @ torch.tensor(aucs, dtype=torch.float64))
-    spread = float(factors @ torch.tensor(covariance, dtype=torch.float64) @ factors)
-    return _interval(value, spread, confidence, (-1.0, 1.0))
 
 
 def group_intervals(groups: Mapping[str, GroupValues], confidence: float) -> list[GroupResult]:
@@ -63,7 +51,7 @@ def group_intervals(groups: Mapping[str, GroupValues], confidence: float) -> lis
     Every rank passes its own groups; all get the same result. NaN without groups.
     """
     return [
-        GroupResult(name, _weighted_mean([each.values], [each.weights], confidence, (0.0, 1.0)))
+        GroupResult(name, mean_interval([each.values], [each.weights], confidence, (0.0, 1.0)))
         for name, each in groups.items()
     ]
 
@@ -81,7 +69,7 @@ def compare_groups(
     for result in group_intervals(groups, confidence):
         then, now = first[result.name], own[result.name]
         changes = [now.values - then.values]
-        difference = _weighted_mean(changes, [then.weights], confidence, (-1.0, 1.0))
+        difference = mean_interval(changes, [then.weights], confidence, (-1.0, 1.0))
         p_value = _p_value(difference.value, difference.standard_error)
         compared.append(replace(result, difference=difference, p_value=p_value))
     return compared
@@ -97,9 +85,7 @@ def logloss_interval(rows: ScoredRows, confidence: float) -> Interval:
         for some, truth in zip(torch.split(rows.logits, CHUNK), torch.split(rows.labels, CHUNK), strict=True)
     ]
     if rows.is_weighted:
-        return _weighted_mean(
-            losses, [part.double() for part in torch.split(rows.weights, CHUNK)], confidence
-        )
+        return mean_interval(losses, [part.double() for part in torch.split(rows.weights, CHUNK)], confidence)
     sums = torch.stack(
         [rows.logits.new_zeros((), dtype=torch.float64), *(each.sum() for each in losses)]
     ).sum()
@@ -107,10 +93,10 @@ def logloss_interval(rows: ScoredRows, confidence: float) -> Interval:
     mean = total / num_rows if num_rows else math.nan
     squares = torch.stack([torch.zeros_like(sums), *((each - mean).square().sum() for each in losses)]).sum()
     variance = float(sum_in_rank_order(squares)) / (num_rows - 1) / num_rows if num_rows > 1 else math.nan
-    return _interval(mean, variance, confidence, (0.0, math.inf))
+    return interval_of(mean, variance, confidence, (0.0, math.inf))
 
 
-def _weighted_mean(
+def mean_interval(
     values: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
     confidence: float,
@@ -125,7 +111,7 @@ def _weighted_mean(
     spreads = [zeros[0], *((w * (each - mean)).square().sum() for each, w in parts)]
     spread = float(sum_in_rank_order(torch.stack(spreads).sum()))
     variance = spread / total**2 * rows / (rows - 1) if rows > 1 else math.nan
-    return _interval(mean, variance, confidence, bounds)
+    return interval_of(mean, variance, confidence, bounds)
 
 
 def _p_value(difference: float, standard_error: float) -> float:
@@ -134,7 +120,8 @@ def _p_value(difference: float, standard_error: float) -> float:
     return math.erfc(abs(difference) / standard_error / math.sqrt(2))
 
 
-def _interval(value: float, variance: float, confidence: float, bounds: tuple[float, float]) -> Interval:
+def interval_of(value: float, variance: float, confidence: float, bounds: tuple[float, float]) -> Interval:
+    """``value`` with its interval by the normal approximation, cut at ``bounds``."""
     # rounding can make the variance negative if two models are the same
     error = math.nan if math.isnan(variance) else math.sqrt(max(0.0, variance))
     reach = NormalDist().inv_cdf((1 + confidence) / 2) * error

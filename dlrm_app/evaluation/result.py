@@ -96,7 +96,7 @@ class LabelResult:
 
 @dataclass(frozen=True)
 class ColumnImportance:
-    """The fall of the AUC when a column of the log is shuffled among the rows, and its interval.
+    """How much worse the metric is when a column of the log is shuffled among the rows, and its interval.
 
     made: the columns of the dataset that are made of it and shuffled with it
     """
@@ -110,7 +110,7 @@ class ColumnImportance:
 
 @dataclass(frozen=True)
 class PairImportance:
-    """The fall of the AUC when two columns, of which one tells most of the other, are shuffled together."""
+    """How much worse the metric is when two columns, of which one tells most of the other, are shuffled together."""
 
     columns: list[str]
     fall: float
@@ -122,30 +122,44 @@ class PairImportance:
 class Importance:
     """Permutation importance on ``rows`` rows, the mean of ``repeats`` shuffles: of every column that the model reads,
     the largest first, and of pairs that tell each other.
+
+    ``metric``: the name of the one whose fall is measured, or whose rise if lower is better.
     """
 
     rows: int
     repeats: int
     columns: list[ColumnImportance]
     pairs: list[PairImportance]
+    metric: str = "auc"
+
+    @property
+    def title(self) -> str:
+        """The metric's title, such as ``NDCG@10``."""
+        return metric.title if (metric := metric_of(self.metric)) is not None else self.metric
+
+    @property
+    def change(self) -> str:
+        """How a metric becomes worse: ``fall``, or ``rise`` if lower is better."""
+        metric = metric_of(self.metric)
+        return "fall" if metric is None or metric.rises else "rise"
 
     def paragraphs(self, name: str, interval: str) -> Iterable[Paragraph]:
         """A row for each column, and a line for each pair that hides the importance of its columns."""
         yield (
-            f"importance of columns{name}: the fall of the AUC when a column is shuffled "
+            f"importance of columns{name}: the {self.change} of the {self.title} when a column is shuffled "
             f"(mean of {self.repeats} on {self.rows:,} rows)"
         )
         rows = [
             [each.column, f"{each.fall:+.5f}", f"{each.low:+.5f} to {each.high:+.5f}", ", ".join(each.made)]
             for each in self.columns
         ]
-        yield ["column", "fall", interval, "shuffled with it"], rows
+        yield ["column", self.change, interval, "shuffled with it"], rows
         yield from map(self.pair_text, self.hiding_pairs())
 
     def pair_text(self, pair: PairImportance) -> str:
         alone = " and ".join(f"{self.fall_of(column):.5f}" for column in pair.columns)
         return (
-            f"{' and '.join(pair.columns)} tell each other: the AUC falls by {pair.fall:.5f} "
+            f"{' and '.join(pair.columns)} tell each other: the {self.title} {self.change}s by {pair.fall:.5f} "
             f"({pair.low:.5f} to {pair.high:.5f}) when both are shuffled, by {alone} when one is"
         )
 

@@ -14,8 +14,10 @@ from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.loader.batch import Batch, BatchMaker, Loading
+from dlrm_app.loader.batch_order import IMPORTANCE, permutation
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.rows import Columns, Ranges, in_given_order
+from dlrm_app.logs.strings import MISSING_KEY
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class ShuffledBatches:
 class SampledRows:
     """At most ``most`` rows of ``split``, evenly spread, whose columns can be shuffled. Raises DataError.
 
-    ``features``: the sparse columns to read. ``numbers``: the places of the rows in the split.
+    ``features``: the sparse columns to read. ``group_by``: the rows are those of whole groups, at least one.
+    ``numbers``: the places of the rows in the split.
     """
 
     def __init__(
@@ -54,18 +57,25 @@ class SampledRows:
         batch_size: int,
         ranks: Ranks,
         loading: Loading,
+        group_by: str | None = None,
     ) -> None:
         self.manifest, self.split = manifest, split
         reader = SplitReader(manifest, split, features, all_negatives=True)
         total = sum(reader.group_rows)
         size = min(most or total, total)
         self.numbers = np.arange(size) * total // max(size, 1)
+        keys = None if group_by is None else _read_keys(reader, group_by, total)
+        if keys is not None and size < total:
+            self.numbers = whole_groups(keys, size)
+            size = len(self.numbers)
         self._dense, self._features = [column.name for column in manifest.dense], list(features)
         have_weights = {column.name for column in manifest.sparse if column.weights}
         self._weighed = [name for name in features if name in have_weights]
         self._vectors = [column.name for column in manifest.vectors]
         self._values = _read(reader, self.numbers)
         self._own = np.arange(*(place * size // ranks.world_size for place in (ranks.rank, ranks.rank + 1)))
+        self.own_keys = None if keys is None else keys[self.numbers[self._own]]
+        """The groups of this rank's rows: keys (int64) of a kept column, or ids (int32) of a feature."""
         self._maker = BatchMaker(
             manifest, features, batch_size, loading.device, reader.num_labels, reader.is_weighted
         )
@@ -109,6 +119,27 @@ class SampledRows:
             [values[rows_of(name)] for name, values in zip(self._vectors, columns.vectors, strict=True)],
         )
         return ShuffledBatches(rows, self._maker, self._batch_size, self._num_batches)
+
+
+def _read_keys(reader: SplitReader, name: str, total: int) -> NDArray[np.int64] | NDArray[np.int32]:
+    """The groups of all rows of the split."""
+    for kept in reader.manifest.kept:
+        if kept.name == name:
+            return reader.read_kept(kept, 0, total).view(np.int64)
+    feature = next(column for column in reader.manifest.sparse if column.name == name)
+    return reader.read_ids(feature, 0, total)
+
+
+def whole_groups(keys: NDArray[np.int64] | NDArray[np.int32], most: int) -> NDArray[np.int64]:
+    """The places, rising, of the rows of some groups drawn at random: at most ``most`` rows, but at least one group.
+
+    Rows of a kept column without a value are no group. ``keys``: those of all rows.
+    """
+    has_key = keys != MISSING_KEY.view(np.int64)
+    groups, counts = np.unique(keys[has_key], return_counts=True)
+    order = permutation(len(groups), 0, 0, IMPORTANCE, group=1)
+    drawn = order[: max(1, int(np.searchsorted(np.cumsum(counts[order]), most, side="right")))]
+    return np.flatnonzero(has_key & np.isin(keys, groups[drawn]))
 
 
 def _read(reader: SplitReader, numbers: NDArray[np.int64]) -> Columns:

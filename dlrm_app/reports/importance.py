@@ -12,7 +12,7 @@ _AGAIN = "write it with dlrm-evaluate checkpoint=RUN importance.repeats=3 output
 
 
 def importance_section(file: Path, run: Path) -> str:
-    """A table of the columns with bars as long as the falls of the AUC, and the pairs that hide each other.
+    """A table of the columns with bars as long as the falls of the metric, and the pairs that hide each other.
 
     Raises DlrmError if ``file`` has no importance of the columns of ``run``.
     """
@@ -33,10 +33,15 @@ def importance_section(file: Path, run: Path) -> str:
         for each in found.columns
     ]
     interval = f"{100 * result.confidence:g}% interval"
-    columns: Columns = ["column", "fall of the AUC", interval, Column("shuffled with it", is_words=True)]
+    columns: Columns = [
+        "column",
+        f"{found.change} of the {found.title}",
+        interval,
+        Column("shuffled with it", is_words=True),
+    ]
     about = (
-        f"<p>{escape(model.name)}: the AUC on {result.split} minus that with the column shuffled among the rows "
-        f"(mean of {found.repeats} on {found.rows:,} rows).</p>"
+        f"<p>{escape(model.name)}: how much the {escape(found.title)} on {result.split} {found.change}s when the "
+        f"column is shuffled among the rows (mean of {found.repeats} on {found.rows:,} rows).</p>"
     )
     pairs = "".join(f"<li>{escape(found.pair_text(pair))}</li>" for pair in found.hiding_pairs())
     return f"<h2>Which column matters</h2>{about}{html_table(columns, rows)}{f'<ul>{pairs}</ul>' if pairs else ''}"

@@ -1,12 +1,13 @@
 """Which column matters: shuffled columns of the dataset do what shuffled columns of the log would, on any number of ranks."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, log_loss, ndcg_score, roc_auc_score
 
 import dlrm_app as dlrm
 from dlrm_app.config.evaluate import EvaluateConfig
@@ -14,11 +15,12 @@ from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.columns import columns_of_log
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import Ranks
+from dlrm_app.errors import ConfigError
 from dlrm_app.evaluation.importance import told_share
 from dlrm_app.evaluation.result import Importance
 from dlrm_app.loader.batch import PLAIN
 from dlrm_app.loader.batch_order import IMPORTANCE, permutation
-from dlrm_app.loader.shuffled_rows import SampledRows, taken
+from dlrm_app.loader.shuffled_rows import SampledRows, taken, whole_groups
 from tests.composed import compose_config
 from tests.make_log import make_log
 from tests.preprocessing.running import run as preprocess_here
@@ -33,6 +35,7 @@ COLUMNS = [
     *(f"{{name: {name}, role: sparse, kind: integer}}" for name in ("shop", "twin", "user", "weak", "noise")),
     '{name: history, role: sparse, kind: integer, separator: "|"}',
     "{name: at, role: time, kind: seconds}",
+    "{name: request, role: ignore, kind: integer}",
 ]
 DERIVED = "derived: [{name: hour, kind: hour, of: at}, {name: shop_user, kind: cross, of: [shop, user]}]"
 
@@ -54,13 +57,14 @@ def draw() -> pa.Table:
             "noise": noise,
             "history": [random.integers(0, 50, size).tolist() for size in random.integers(0, 4, ROWS)],
             "at": random.integers(0, 86_400, ROWS),
+            "request": random.integers(0, ROWS // 10, ROWS),
         }
     )
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset with buckets, click rates, a cross and an hour, and a model."""
+    """A dataset with buckets, click rates, a cross, an hour and requests, and a model."""
     path = tmp_path_factory.mktemp("importance")
     made = ["encoding=vocab", "dense.bucket_columns=all", "dense.target_columns=[shop,user,age_bucket]"]
     log = make_log(path, COLUMNS, draw(), DERIVED)
@@ -71,6 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "dense.transform=standardize",
         "split.test=0.3",
         "layout.row_group_rows=5000",
+        "keep=[request]",
     )
     train_here(path / "run", f"data.path={path}/data", "trainer.epochs=2", "trainer.global_batch_size=256")
     return path
@@ -105,20 +110,121 @@ def test_known_effects_give_their_order(folder: Path) -> None:
 def test_the_fall_is_that_of_a_log_with_the_column_shuffled(folder: Path, column: str) -> None:
     """Raw rows, shuffled by the same permutation and scored from Python; scikit-learn's AUC."""
     found = importance_of(folder, "importance.repeats=1", "importance.rows=3000")
-    manifest, log = read_manifest(folder / "data"), draw()
-    total = manifest.splits["test"].rows
-    test = log.slice(ROWS - total).take(np.arange(3000) * total // 3000)
-    place, order = test.column_names.index(column), permutation(3000, 0, 0, IMPORTANCE)
-    shuffled = test.set_column(place, column, test.column(column).take(order))
-    model, labels = dlrm.load(folder / "run"), test["clicked"].to_numpy()
-    scores = [model.predict(rows.drop_columns("clicked")) for rows in (test, shuffled)]
-    fall = roc_auc_score(labels, scores[0]) - roc_auc_score(labels, scores[1])
+    total = read_manifest(folder / "data").splits["test"].rows
+    test = draw().slice(ROWS - total).take(np.arange(3000) * total // 3000)
+    plain, shuffled = scores_of(folder, test), scores_of(folder, shuffle(test, column))
+    labels = test["clicked"].to_numpy()
     by_name = {each.column: each.fall for each in found.columns}
+    fall = roc_auc_score(labels, plain) - roc_auc_score(labels, shuffled)
     assert by_name[column] == pytest.approx(fall, abs=2e-6)
 
 
-def rank_importance(folder: Path) -> Importance:
-    return importance_of(folder, "importance.repeats=2", "importance.rows=2001", "batch_size=100")
+def shuffle(rows: pa.Table, column: str) -> pa.Table:
+    """Raw ``rows`` with one column in the order of the first repeat."""
+    order = permutation(len(rows), 0, 0, IMPORTANCE)
+    return rows.set_column(rows.column_names.index(column), column, rows.column(column).take(order))
+
+
+def scores_of(folder: Path, rows: pa.Table) -> np.ndarray:
+    return dlrm.load(folder / "run").predict(rows.drop_columns(["clicked", "request"]))
+
+
+def by_request(table: pa.Table, scores: np.ndarray, one: Callable[[np.ndarray, np.ndarray], float]) -> float:
+    """The mean of ``one`` (labels, scores) over the requests with a click, of at least two rows."""
+    labels, requests = table["clicked"].to_numpy(), table["request"].to_numpy()
+    groups = [np.flatnonzero(requests == request) for request in np.unique(requests)]
+    return float(np.mean([one(labels[own], scores[own]) for own in groups if labels[own].any()]))
+
+
+def sklearn_ndcg(labels: np.ndarray, scores: np.ndarray) -> float:
+    return 1.0 if len(labels) == 1 else float(ndcg_score([labels], [scores], k=5))
+
+
+def sklearn_gauc(table: pa.Table, scores: np.ndarray) -> float:
+    labels, requests = table["clicked"].to_numpy(), table["request"].to_numpy()
+    groups = [np.flatnonzero(requests == request) for request in np.unique(requests)]
+    both = [own for own in groups if 0 < labels[own].sum() < len(own)]
+    return float(
+        np.average([roc_auc_score(labels[own], scores[own]) for own in both], weights=[*map(len, both)])
+    )
+
+
+MEASURED: dict[str, Callable[[pa.Table, np.ndarray], float]] = {
+    "logloss": lambda table, scores: log_loss(table["clicked"].to_numpy(), scores.astype(float)),
+    "pr_auc": lambda table, scores: average_precision_score(table["clicked"].to_numpy(), scores),
+    "gauc": sklearn_gauc,
+    "ndcg@5": lambda table, scores: by_request(table, scores, sklearn_ndcg),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", MEASURED)
+def test_the_fall_of_any_metric_is_that_of_a_log_with_the_column_shuffled(folder: Path, metric: str) -> None:
+    """By scikit-learn, group by group where the metric is one of groups. A worse log loss is higher."""
+    words = ["importance.repeats=1", "importance.rows=null", f"importance.metric={metric}"]
+    found = importance_of(folder, *words, "group_by=request")
+    total = read_manifest(folder / "data").splits["test"].rows
+    test, measure = draw().slice(ROWS - total), MEASURED[metric]
+    by_name = {each.column: each for each in found.columns}
+    plain, sign = measure(test, scores_of(folder, test)), -1 if metric == "logloss" else 1
+    for column in ("age", "weak"):
+        fall = sign * (plain - measure(test, scores_of(folder, shuffle(test, column))))
+        assert by_name[column].fall == pytest.approx(fall, abs=2e-6)
+        assert by_name[column].low < fall < by_name[column].high
+    assert by_name["user"].low > by_name["age"].high
+    assert found.metric == metric
+
+
+@pytest.mark.slow
+def test_the_metric_is_the_one_that_decides_which_evaluation_is_the_best(folder: Path) -> None:
+    """The run's groups are taken too; the table names the metric."""
+    words = ["evaluation.best=ndcg@5", "evaluation.group_by=request", "trainer.max_steps=3"]
+    train_here(folder / "ranker", f"data.path={folder}/data", *words, "trainer.global_batch_size=256")
+    result = evaluate_here(
+        f"checkpoint={folder}/ranker", "split=test", "importance.repeats=1", "importance.rows=500"
+    )
+    found = result.models[0].importance
+    assert found is not None
+    assert (found.metric, result.group_by) == ("ndcg@5", "request")
+    text = str(result)
+    assert "the fall of the NDCG@5 when a column is shuffled" in text
+    words = ["importance.repeats=1", "importance.rows=500", "importance.metric=logloss"]
+    other = evaluate_here(f"checkpoint={folder}/ranker", "split=test", *words)
+    assert "the rise of the log loss when a column is shuffled" in str(other)
+    assert other.group_by is None
+
+
+def test_metrics_of_groups_are_measured_on_whole_groups(folder: Path) -> None:
+    """All rows of each drawn request, on any number of ranks, and no more rows than asked for."""
+    manifest = read_manifest(folder / "data")
+    requests = draw()["request"].to_numpy()[ROWS - manifest.splits["test"].rows :]
+    found = []
+    for world_size in (1, 3):
+        ranks = [Ranks(rank, rank, world_size, world_size, "cpu") for rank in range(world_size)]
+        rows = [
+            SampledRows(manifest, "test", ["shop"], 1000, 100, each, PLAIN, group_by="request")
+            for each in ranks
+        ]
+        assert 900 < len(rows[0].numbers) <= 1000
+        drawn = np.unique(requests[rows[0].numbers])
+        assert rows[0].numbers.tolist() == np.flatnonzero(np.isin(requests, drawn)).tolist()
+        keys = np.concatenate([each.own_keys for each in rows])
+        _, theirs = np.unique(keys, return_inverse=True)
+        _, ours = np.unique(requests[rows[0].numbers], return_inverse=True)
+        assert len(np.unique(np.stack([theirs, ours]), axis=1).T) == len(drawn)
+        found.append(rows[0].numbers.tolist())
+    assert found[0] == found[1]
+
+
+def test_a_group_of_many_rows_is_taken_whole() -> None:
+    """Rows without a value are no group."""
+    keys = np.array([7, 7, 7, -(1 << 63), 7], np.int64)
+    assert whole_groups(keys, 2).tolist() == [0, 1, 2, 4]
+
+
+def rank_importance(folder: Path, metric: str) -> Importance:
+    words = ["importance.repeats=2", "importance.rows=2001", "batch_size=100"]
+    return importance_of(folder, *words, f"importance.metric={metric}", "group_by=request")
 
 
 def test_batches_hold_the_shuffled_rows(folder: Path) -> None:
@@ -153,9 +259,10 @@ def test_batches_hold_the_shuffled_rows(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_measure_the_same_as_one(folder: Path) -> None:
-    alone = importance_of(folder, "importance.repeats=2", "importance.rows=2001", "batch_size=100")
-    for together in start_ranks(partial(rank_importance, folder), 2, 2):
+@pytest.mark.parametrize("metric", ["auc", "pr_auc", "ne", "ndcg@5"])
+def test_ranks_measure_the_same_as_one(folder: Path, metric: str) -> None:
+    alone = rank_importance(folder, metric)
+    for together in start_ranks(partial(rank_importance, folder, metric), 2, 2):
         assert [each.column for each in together.columns] == [each.column for each in alone.columns]
         for own, theirs in zip(alone.columns + alone.pairs, together.columns + together.pairs, strict=True):
             assert (theirs.fall, theirs.low, theirs.high) == pytest.approx(
@@ -188,6 +295,22 @@ def test_lists_are_taken_whole() -> None:
     found = taken(bags, np.array([3, 0, 0, 1]))
     assert isinstance(found, Bags)
     assert (found.values.tolist(), found.offsets.tolist()) == ([4, 1, 2, 1, 2], [0, 1, 3, 5, 5])
+
+
+@pytest.mark.slow
+def test_metrics_of_groups_need_groups(folder: Path) -> None:
+    words = [f"checkpoint={folder}/run", "importance.repeats=1", "importance.metric=mrr"]
+    with pytest.raises(ConfigError) as refused:
+        evaluate_here(*words)
+    (problem,) = refused.value.problems
+    assert (problem.key, problem.value, problem.cure) == ("importance.metric", "mrr", "add group_by=COLUMN")
+
+
+def test_metrics_are_named() -> None:
+    words = ["checkpoint=run", "importance.repeats=1", "importance.metric=ndcg"]
+    (problem,) = compose_config("evaluate", EvaluateConfig, words).problems()
+    assert problem.key == "importance.metric"
+    assert "ndcg@10" in problem.rule
 
 
 def test_scores_alone_have_no_columns() -> None:

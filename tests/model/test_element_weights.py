@@ -1,14 +1,23 @@
 """Lists whose elements have weights train like torch's embedding_bag with per_sample_weights, row by row."""
 
+from typing import Any
+
 import pytest
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from torch.nn import functional as F
 
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.table import Attention, Table
 from tests.model.test_parity import MODELS
-from tests.plain_training import assert_trains_like_plain, compose_train, plain_copy
+from tests.plain_training import (
+    assert_trains_like_plain,
+    compose_train,
+    plain_copy,
+    run_sharded,
+    weights_of,
+)
 from tests.random_batches import NUM_DENSE, draw, to_batch
 from tests.trainable import trainable_of
 
@@ -38,6 +47,33 @@ def test_every_optimizer_steps_by_weighted_gradients(optimizer: str) -> None:
 def test_weights_stand_beside_every_other_pooling(tables: list[Table]) -> None:
     config = compose_train("optimizer=sgd", "optimizer.dense.kind=sgd", "optimizer.dense.lr=0.1")
     assert_trains_like_plain(config, tables)
+
+
+@pytest.mark.parametrize("kernels", ["compiled", "libraries"])
+def test_the_gradient_of_weights_is_not_computed(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are the same to the bit after 100 steps with the mask that spares it and without."""
+    config = compose_train("optimizer=rowwise_adagrad", f"trainer.kernels={kernels}")
+    steps = [draw(seed, 32, TABLES) for seed in range(100)]
+    masked: list[bool] = []
+    look_up = SplitTableBatchedEmbeddingBagsCodegen.forward
+
+    def with_mask(kernel: Any, *inputs: Any, **options: Any) -> torch.Tensor:
+        mask = options.get("feature_requires_grad")
+        masked.append(mask is not None and not mask.any() and options["per_sample_weights"] is not None)
+        return look_up(kernel, *inputs, **options)
+
+    def without_mask(kernel: Any, *inputs: Any, **options: Any) -> torch.Tensor:
+        return look_up(kernel, *inputs, **{**options, "feature_requires_grad": None})
+
+    found = []
+    for forward in (with_mask, without_mask):
+        monkeypatch.setattr(SplitTableBatchedEmbeddingBagsCodegen, "forward", forward)
+        with start_runtime(num_threads=1) as runtime:
+            trainable = trainable_of(config, TABLES, NUM_DENSE, runtime)
+            run_sharded(trainable, config, steps)
+            found.append(weights_of(trainable))
+    assert sum(masked) == len(steps)
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
 
 
 def test_pooled_vectors_equal_embedding_bag_in_float64() -> None:

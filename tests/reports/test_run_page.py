@@ -100,15 +100,20 @@ def test_the_columns_that_matter_join_the_page(tmp_path: Path) -> None:
         ColumnImportance(name, *falls)
         for name, falls in (("shop", (0.2, 0.1, 0.3)), ("age", (0.1, 0.05, 0.15)))
     ]
-    found = Importance(500, 3, columns, [PairImportance(["shop", "age"], 0.5, 0.4, 0.6)])
-    for name in ("run", "other"):
-        checkpoint = str(tmp_path / name / "checkpoints" / "step-000000040")
+    pairs = [PairImportance(["shop", "age"], 0.5, 0.4, 0.6)]
+    for name, metric in (("run", "auc"), ("loss", "logloss"), ("other", "auc")):
+        found = Importance(500, 3, columns, pairs, metric)
+        run = "other" if name == "other" else "run"
+        checkpoint = str(tmp_path / run / "checkpoints" / "step-000000040")
         model = ModelResult(checkpoint, 40, {}, bounds, importance=found)
         result = EvaluationResult("data", "", "test", None, 0.95, [model], None)
         write_json(tmp_path / f"{name}.json", asdict(result))
     report = read_report(write_report(tmp_path / "run", importance=tmp_path / "run.json"))
     assert all(text in report.text for text in ("+0.20000", "+0.10000 to +0.30000", "of 3 on 500 rows"))
     assert "shop and age tell each other: the AUC falls by 0.50000" in report.text
+    by_loss = read_report(write_report(tmp_path / "run", importance=tmp_path / "loss.json")).text
+    assert "rise of the log loss" in by_loss
+    assert "the log loss rises by 0.50000" in by_loss
     with refused(ConfigError, f"importance={tmp_path}/other.json", "has no importance of columns for ..."):
         write_report(tmp_path / "run", importance=tmp_path / "other.json")
 
