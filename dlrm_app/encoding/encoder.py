@@ -93,11 +93,10 @@ class _ListEncoder:
     ids: SparseEncoder
 
     def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
-        ends, list_keys, _ = raw.lists[self.slot]
-        keys = list_keys[: ends[-1]]
-        ids, _, unseen = self.ids.apply(JaggedColumns.joined([keys]))
+        lists = raw.lists[self.slot]
+        ends, (ids, _, unseen) = lists.ends, self.ids.apply_to_lists(lists)
         num_empty = int((ends[1:] == ends[:-1]).sum())
-        return EncodedColumn(_lists(ends, ids), num_empty, int(unseen[0]), keys)
+        return EncodedColumn(_lists(ends, ids), num_empty, int(unseen[0]), lists.keys[: ends[-1]])
 
 
 @dataclass(frozen=True)

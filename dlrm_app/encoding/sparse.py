@@ -21,6 +21,7 @@ from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import empty_slots, find_slot, mix, reduce_hash
+from dlrm_app.logs.raw_columns import RawList, RepeatedList
 from dlrm_app.logs.strings import MISSING_KEY, parse_string
 from dlrm_app.records import Json
 
@@ -104,6 +105,13 @@ class SparseEncoder:
                 missing[c], unseen[c] = look_up(column_keys, *table, out)
             at += len(out)
         return EncodedKeys(ids, missing, unseen)
+
+    def apply_to_lists(self, lists: RawList) -> EncodedKeys:
+        """Encodes the elements of ``lists``, of one column; a list that all rows share once, and repeats its ids."""
+        if not isinstance(lists, RepeatedList):
+            return self.apply(JaggedColumns.joined([lists.keys[: lists.ends[-1]]]))
+        rows, (ids, missing, unseen) = len(lists.ends) - 1, self.apply(JaggedColumns.joined([lists.first]))
+        return EncodedKeys(np.tile(ids, rows), missing * rows, unseen * rows)
 
 
 def once_per_file(path: Path, rule: Json, num_ids: int, load: Callable[[], T]) -> T:

@@ -33,11 +33,10 @@ def look_up_vectors(
     raw: RawColumns, slot: int, is_list: bool, ids: SparseEncoder
 ) -> tuple[NDArray[np.int32] | Bags, int]:
     """The ids of the values of the parser's column ``slot``, and the number of rows without any vector."""
-    ends, keys = np.arange(len(raw.labels) + 1), raw.keys[slot] if not is_list else None
-    if keys is None:
-        ends, list_keys, _ = raw.lists[slot]
-        keys = list_keys[: ends[-1]]
-    found = ids.apply(JaggedColumns.joined([keys])).ids
+    if is_list:
+        ends, found = raw.lists[slot].ends, ids.apply_to_lists(raw.lists[slot]).ids
+    else:
+        ends, found = np.arange(len(raw.labels) + 1), ids.apply(JaggedColumns.joined([raw.keys[slot]])).ids
     with_vectors = np.concatenate([[0], np.cumsum(found > RARE_ID)])[ends]
     num_missing = int((with_vectors[1:] == with_vectors[:-1]).sum())
     return Bags(found, ends.astype(np.int32)) if is_list else found, num_missing

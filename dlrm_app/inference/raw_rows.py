@@ -46,9 +46,11 @@ class RawRows:
         self.watch = ValueWatch(manifest.usual_values, ValueCounter(*columns, manifest.vectors))
         """Compares all rows that were read with the usual ones."""
 
-    def read(self, table: pa.Table) -> Iterator[ReadRows]:
-        """The rows of ``table``, many at a time."""
-        self._cursor.restart(table)
+    def read(self, table: pa.Table, shared: pa.Table | None = None) -> Iterator[ReadRows]:
+        """The rows of ``table``, many at a time. ``shared``: a row with the columns that ``table`` lacks, whose values are
+        those of all rows.
+        """
+        self._cursor.restart(table, shared)
         for raw in self._cursor.rows(CHUNK_ROWS, None):
             encoded = self._encoder.encode(raw, counts_unseen=True)
             self.watch.counter.add(encoded)

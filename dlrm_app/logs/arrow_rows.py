@@ -36,7 +36,7 @@ from dlrm_app.logs.fields import FIRST_TIME, LAST_TIME
 from dlrm_app.logs.null_words import null_lists, null_numbers, null_values, null_words_of, set_missing
 from dlrm_app.logs.parquet_columns import TEXTS
 from dlrm_app.logs.parser import Cursor, Position
-from dlrm_app.logs.raw_columns import RawColumns, RawList, are_missing, raw_columns
+from dlrm_app.logs.raw_columns import RawColumns, RawList, RepeatedList, are_missing, raw_columns
 from dlrm_app.logs.rejects import (
     EXCERPT_BYTES,
     NEVER_MISSING,
@@ -84,9 +84,12 @@ class ArrowCursor(Position):
         self._num_keys = sum(not is_list for is_list, _ in self._slots.values())
         self.restart(table)
 
-    def restart(self, table: pa.Table) -> None:
-        """Moves to the beginning of ``table``, which has the columns of the one before."""
+    def restart(self, table: pa.Table, shared: pa.Table | None = None) -> None:
+        """Moves to the beginning of ``table``, which has the columns of the one before. ``shared``: a row with the columns
+        that ``table`` lacks, whose values are those of every row; each is read once.
+        """
         self._table, self.line, self._first_line = table, 0, 0
+        self._shared = {} if shared is None else _chunks_of(shared)
         self._distinct: dict[tuple[str, int, int], tuple[pa.Array, ReadValues]] = {}
         """(column, address, offset) → (Arrow's dictionary, its values), which row groups share, so it is read once."""
         self._texts: dict[int, tuple[NDArray[np.uint8], int]] = {}
@@ -118,20 +121,23 @@ class ArrowCursor(Position):
         spans = np.zeros((self._num_keys, count if self._keeps_spans else 0, 2), np.int64)
         dense = dict(zip(self._numbers, values.view(np.float64), strict=False)) | {spec.label: labels}
         found: dict[str, RawList] = {}
-        chunks = _chunks_of(table)
+        chunks = _chunks_of(table) | self._shared
         for reading, its_states in zip(self._columns, states, strict=True):
             column = reading.column
-            stored = chunks[column.name]
+            stored, read = chunks[column.name], slice(1 if column.name in self._shared else count)
             if column.separator is not None:
                 array = stored[0] if len(stored) == 1 else table[column.name].combine_chunks()
-                found |= self._read_lists(array, reading, its_states)
-            elif column.role == "sparse":
-                slot = self._slots[column.name][1]
-                self._convert_all(stored, reading, values[num_numbers + slot], its_states, spans[slot])
+                lists_read = self._read_lists(array, reading, its_states[read])
+                found |= lists_read if read.stop == count else _repeated(lists_read, count)
             else:
-                self._convert_all(stored, reading, dense[column.name], its_states, _NO_SPANS)
+                is_sparse, slot = column.role == "sparse", self._slots.get(column.name, (False, 0))[1]
+                its_values = values[num_numbers + slot] if is_sparse else dense[column.name]
+                its_spans = spans[slot] if is_sparse else _NO_SPANS
+                self._convert_all(stored, reading, its_values[read], its_states[read], its_spans)
+                its_values[read.stop :] = its_values[0]
                 if column.role in NEVER_MISSING:
                     its_states[its_states == ABSENT] = BAD
+            its_states[read.stop :] = its_states[0]
         lists = [found[name] for name in self._lists]
         faults = self._bad_columns(states)
         faults += self._unlike(lists) if spec.element_weights else ()
@@ -176,6 +182,7 @@ class ArrowCursor(Position):
             fault = next(fault for fault in faults if fault.is_bad[row])
             name = fault.column.name
             values = {column: shown_text(table[column][row]) for column in table.column_names}
+            values |= {column: shown_text(chunks[0][0]) for column, chunks in self._shared.items()}
             excerpt, reason = "\t".join(values.values()), fault.reason(row, values[name])
             self._rejects.append(RejectedLine(None, start + row, reason, name, excerpt[:EXCERPT_BYTES]))
         return np.flatnonzero(keep)
@@ -305,6 +312,10 @@ def _chunks_of(table: pa.Table) -> dict[str, list[pa.Array]]:
     if len(batches) == 1:  # which hands out arrays in less time
         return dict(zip(table.column_names, ([array] for array in batches[0].columns), strict=True))
     return {name: column.chunks for name, column in zip(table.column_names, table.itercolumns(), strict=True)}
+
+
+def _repeated(lists: Mapping[str, RawList], rows: int) -> dict[str, RawList]:
+    return {name: RepeatedList.of(each, rows) for name, each in lists.items()}
 
 
 _NO_SPANS = np.zeros((0, 2), np.int64)

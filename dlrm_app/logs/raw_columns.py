@@ -59,6 +59,28 @@ class RawList(NamedTuple):
         )
 
 
+class RepeatedList(RawList):
+    """The same list in every row, so that work on the first row's is enough."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, lists: RawList, rows: int) -> "RepeatedList":
+        """The first list of ``lists`` in each of ``rows`` rows."""
+        first = slice(*lists.ends[:2])
+        ends = np.arange(rows + 1) * (lists.ends[1] - lists.ends[0])
+        return cls(ends, np.tile(lists.keys[first], rows), np.tile(lists.spans[first], (rows, 1)))
+
+    @property
+    def first(self) -> NDArray[np.uint64]:
+        """The keys of the first row's list."""
+        return self.keys[: self.ends[1]]
+
+    def where(self, is_kept: NDArray[np.bool_]) -> RawList:
+        found, by_row = super().where(is_kept), is_kept.reshape(len(self.ends) - 1, -1)
+        return RepeatedList(*found) if (by_row == by_row[0]).all() else found
+
+
 @dataclass(frozen=True, slots=True)
 class RawColumns:
     """The raw values of R rows, derived columns included.
@@ -159,13 +181,15 @@ def raw_columns(
 
 def _without_padding(spec: Spec, columns: Sequence[LogColumn], lists: Sequence[RawList]) -> Sequence[RawList]:
     """``lists`` without the padding, and without its weights. ``columns``: those of the lists."""
+    padded = {slot: column for slot, column in enumerate(columns) if column.padding is not None}
+    if not padded:
+        return lists
+    # a missing element alone has no weight
+    lists = [each.emptied(are_missing(each)) if slot in padded else each for slot, each in enumerate(lists)]
     is_element = {
         slot: lists[slot].keys[: lists[slot].ends[-1]] != padding_key(column)
-        for slot, column in enumerate(columns)
-        if column.padding is not None
+        for slot, column in padded.items()
     }
-    if not is_element:
-        return lists
     is_element |= {slot: is_element[of] for slot, of in weight_slots(spec).values() if of in is_element}
     return [each.where(is_element[slot]) if slot in is_element else each for slot, each in enumerate(lists)]
 

@@ -21,7 +21,7 @@ from dlrm_app.encoding.value_shares import deviation_text
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_problems, refuse_if
 from dlrm_app.forks import refuse_fork
 from dlrm_app.inference.predict.parts import raw_spec
-from dlrm_app.inference.predict.python_rows import ROWS, to_table, with_context
+from dlrm_app.inference.predict.python_rows import ROWS, context_table, to_table
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.raw_rows import RawRows
 from dlrm_app.inference.scorer import NO_SCORE, Scorer, encoding_of, open_scorer, unscored
@@ -97,14 +97,15 @@ class Model:
             return self._predict(rows, batch_size, context or {})
 
     def _predict(self, rows: object, batch_size: int, context: Mapping[str, object]) -> NDArray[np.float32]:
-        table = with_context(to_table(rows, self._spec), context, self._spec)
+        table = to_table(rows, self._spec)
+        shared = context_table(context, table, self._spec)
         if not table.num_columns and hasattr(rows, "__len__") and len(rows):
             raise DataError(Problem(ROWS, "have no columns", f"give {', '.join(self.columns)}"))
         scores = [np.empty((0, len(self.labels)) if self.labels else 0, np.float32)]
         if not len(table):
             return scores[0]
         score = self.scorer.of_rows(self.manifest, batch_size)
-        for encoded, numbers in self._encoded(table):
+        for encoded, numbers in self._encoded(table, shared):
             logits = score(encoded)
             _refuse([(int(number), NO_SCORE) for number in numbers[unscored(logits)]])
             scores.append(probabilities(logits))
@@ -112,14 +113,17 @@ class Model:
             logger.warning(deviation_text(found, "the rows that were scored so far"))
         return np.concatenate(scores)
 
-    def _encoded(self, table: pa.Table) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
-        spec = self._spec.in_columns(
-            table.column_names, False, ROWS, "add them, with nulls where nothing is known"
-        )
-        refuse_if(type_faults(ROWS, table.schema, table.column_names, spec))
-        for rows, numbers, rejects in self._rows.read(table.select(self.columns).combine_chunks()):
+    def _encoded(self, table: pa.Table, shared: pa.Table | None) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
+        schema = pa.schema([*table.schema, *(shared.schema if shared is not None else [])])
+        spec = self._spec.in_columns(schema.names, False, ROWS, "add them, with nulls where nothing is known")
+        refuse_if(type_faults(ROWS, schema, schema.names, spec))
+        for rows, numbers, rejects in self._rows.read(self._read_ones(table), shared):
             _refuse([(reject.line, f"has no score: {reject.reason}") for reject in rejects])
             yield rows, numbers
+
+    def _read_ones(self, table: pa.Table) -> pa.Table:
+        """The columns of ``table`` that are read."""
+        return table.select([name for name in self.columns if name in table.column_names]).combine_chunks()
 
     @cached_property
     def module(self) -> nn.Module:

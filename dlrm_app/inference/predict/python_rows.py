@@ -40,18 +40,15 @@ def to_table(rows: object, spec: Spec) -> pa.Table:
     return table
 
 
-def with_context(table: pa.Table, context: Mapping[str, object], spec: Spec) -> pa.Table:
-    """``table`` with the columns of ``context`` that it does not have, each with one value for all rows. Raises DataError."""
+def context_table(context: Mapping[str, object], table: pa.Table, spec: Spec) -> pa.Table | None:
+    """A row with the columns of ``context`` that ``table`` does not have; None if it has all. Raises DataError."""
     shared = {name: value for name, value in context.items() if name not in table.column_names}
     if not shared:
-        return table
+        return None
     if unknown := [name for name in shared if name not in {column.name for column in spec.columns}]:
         rule = f"has {listed(unknown)}, which the model does not read"
         raise DataError(Problem("context", rule, "leave it out, or correct its name"))
-    repeats = pa.array(np.zeros(len(table), np.int64))
-    for name, column in zip(shared, to_table([shared], spec).columns, strict=True):
-        table = table.append_column(name, column.take(repeats))
-    return table
+    return to_table([shared], spec)
 
 
 def _is_of(rows: object, library: str, *names: str) -> bool:

@@ -70,13 +70,13 @@ class ServedExport:
 
     def _score(self, requests: Sequence[ScoringRequest]) -> list[Answer]:
         """Answers requests without a context, or a single one that may have one."""
-        table = self.requests.table(
+        table, shared = self.requests.tables(
             [row for request in requests for row in request.rows], requests[0].context
         )
         labels = self._scorer.labels or ["click"]
         scores = np.zeros((len(table), len(labels)), np.float64)
         bad: list[RowProblem] = []
-        for rows, numbers, rejects in self._encoded.read(table):
+        for rows, numbers, rejects in self._encoded.read(table, shared):
             bad += [RowProblem(reject.line, reject.column, reject.reason) for reject in rejects]
             if len(rows):  # as many as there are, not padded: few rows take little time
                 logits = self._scorer.of_rows(self.model.encoding, len(rows))(rows)

@@ -52,6 +52,12 @@ def test_a_rows_own_column_counts(served: ServedExport) -> None:
     assert served.score([ScoringRequest(candidates, context)]) == served.score([ScoringRequest(repeated)])
 
 
+def test_rows_may_add_nothing_to_the_context(served: ServedExport) -> None:
+    row = json_rows()[0]
+    whole = {column.name: row.get(column.name) for column in served.requests.spec.columns}
+    assert served.score([ScoringRequest([{}, {}], whole)]) == served.score([ScoringRequest([row, row])])
+
+
 def test_requests_with_a_context_are_read(served: ServedExport) -> None:
     context, candidates, _ = parted(0, 2)
     body = body_of(candidates)[:-1] + b', "context": ' + body_of([context])[10:-2] + b"}"

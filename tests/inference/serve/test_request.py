@@ -4,11 +4,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.inference.serve.request import JsonRows, RequestError, Row, parse_body
@@ -150,3 +154,64 @@ def test_values_are_what_they_are_in_parquet() -> None:
     rows = JsonRows(form)
     (raw,) = ArrowCursor(pa.Table.from_pylist(given), form).rows(10, None)
     assert read(rows, given) == rows_of(raw, form)
+
+
+PARTS = st.sampled_from(
+    [
+        *'[]{}:,"\\ \t\n\x0c\ufeff',
+        *("-0", "1.50", "12345678901234567890123", "true", "null", "NaN", "1e400"),
+        *('"rows"', '"context"', '"price"', '"a:b"', '":"', r'"\":"', r'"é\u00e9"', r'"\ud800"', '""'),
+    ]
+)
+NAMES = st.sampled_from(['"price"', '"user"', '"a:b"', r'"\":"', '":"'])
+
+
+def objects(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Objects, with names that may be given twice and blanks around them."""
+    pairs = st.tuples(NAMES, st.sampled_from([":", " :", "\n: ", ": "]), values).map("".join)
+    return st.lists(pairs, max_size=3).map(lambda each: f"{{{','.join(each)}}}")
+
+
+SCALARS = ["1", "-0.0", "2.5e3", '"u:1"', '":"', r'"\"\":"', "null", "false", "18446744073709551616"]
+JSON_VALUES = st.recursive(
+    st.sampled_from(SCALARS),
+    lambda values: st.lists(values, max_size=3).map(lambda each: f"[{','.join(each)}]") | objects(values),
+    max_leaves=6,
+)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> str:
+    """Requests whose names may be given twice, some of them not JSON."""
+    rows = draw(st.lists(objects(JSON_VALUES) | JSON_VALUES, max_size=4))
+    names = draw(st.lists(st.sampled_from(["rows", "context", "x"]), min_size=1, max_size=3))
+    given = {"rows": st.just(f"[{','.join(rows)}]"), "context": objects(JSON_VALUES), "x": JSON_VALUES}
+    text = "{" + ",".join(f'"{name}":{draw(given[name])}' for name in names) + "}"
+    if draw(st.booleans()):
+        at = draw(st.integers(0, len(text)))
+        text = text[:at] + draw(PARTS) + text[at + draw(st.integers(0, 2)) :]
+    return text
+
+
+@pytest.mark.slow
+@given(bodies() | st.lists(PARTS, max_size=12).map("".join), st.sampled_from(["utf-8", "utf-16"]))
+@settings(max_examples=1500, deadline=None)
+def test_a_body_is_read_as_the_json_module_reads_it(text: str, encoding: str) -> None:
+    body = text.encode(encoding, "surrogatepass")
+    with mock.patch.object(msgspec.json, "decode", side_effect=ValueError):
+        expected = outcome(body)
+    assert outcome(body) == expected
+
+
+def outcome(body: bytes) -> str:
+    """What is read, with the types of values, or why nothing is."""
+    try:
+        return repr(parse_body(body, 3))
+    except RequestError as error:
+        return f"{error.status} {error.reason}"
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t", "\n", "\r", " \n"])
+def test_a_name_given_twice_is_refused_wherever_blanks_and_colons_are(blank: str) -> None:
+    for row in (f'"a"{blank}:1,"a":":"', f'"a":":",":"{blank}:2,"a"{blank}:3', f'"a":{{"b":1,"b"{blank}:2}}'):
+        assert "is given twice" in outcome(f'{{"rows":[{{{row}}}]}}'.encode())
