@@ -30,6 +30,7 @@ class PredictConfig(Section):
     unit_mib: Annotated[int, Meta(ge=1, le=256)] = REQUIRED
     rejects: RejectsConfig = field(default_factory=RejectsConfig)
     keep: list[str] = field(default_factory=list)
+    candidates: list[str] = field(default_factory=list)
     threads: Threads | None = None
 
     def rules(self) -> Iterator[Problem]:
@@ -38,12 +39,16 @@ class PredictConfig(Section):
             yield Problem("input", "or data.path must name what to score", cure)
         yield from file_problems("input", self.input)
         yield from keep_problems(self.keep, RESERVED)
+        if self.candidates and self.labels:
+            yield Problem("labels", "are not read with candidates=, which have none", "leave it out", True)
+        if twice := [name for name in dict.fromkeys(self.candidates) if self.candidates.count(name) > 1]:
+            yield Problem("candidates", "names a column twice", "name each once", twice[0])
 
     def unread(self, key: str) -> str:
         """Settings of raw logs are not read for a dataset's rows, and ``split`` is not read for raw logs."""
         if self.data.path is None:
             return "is for a dataset (data.path=)" * (key == "split")
-        of_logs = ("encoding", "keep", "unit_mib", "rejects.max_fraction")
+        of_logs = ("encoding", "keep", "candidates", "unit_mib", "rejects.max_fraction")
         return "is for raw logs (input=), the dataset at data.path has its own" * (key in of_logs)
 
 

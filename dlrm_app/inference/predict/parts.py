@@ -22,18 +22,25 @@ from dlrm_app.encoding.row_hash import content_hashes
 from dlrm_app.encoding.row_samples import RowSample
 from dlrm_app.encoding.value_shares import ValueCounter, add_up
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
+from dlrm_app.inference.predict.candidates import (
+    candidate_problems,
+    encoded_candidates,
+    not_lists,
+    separated,
+)
 from dlrm_app.inference.raw_rows import CHUNK_ROWS
 from dlrm_app.journal import numbered
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.logs.arrow_rows import open_cursor
 from dlrm_app.logs.beginning import source_spec
 from dlrm_app.logs.parquet_columns import names_of, parquet_spec, refuse_other_types, run_ids_in
+from dlrm_app.logs.raw_columns import RawColumns
 from dlrm_app.logs.read_spec import read_spec
 from dlrm_app.logs.rejects import RejectedLine
 from dlrm_app.logs.sources.feeds import InputUnit, unit_feeds
 from dlrm_app.logs.sources.find_sources import find_files
 from dlrm_app.logs.sources.lake import is_table
-from dlrm_app.logs.sources.parquet_units import ParquetUnit, read_footers
+from dlrm_app.logs.sources.parquet_units import ParquetUnit, read_footers, schema_of
 from dlrm_app.logs.sources.source import InputFile, drop_beginnings, each_source
 from dlrm_app.logs.sources.units import unit_name
 from dlrm_app.logs.spec import Cures, Spec
@@ -47,10 +54,12 @@ _CURES = Cures(
     "a model of a dataset made with input.by_position=true",
     "write them without quotes, as in the files of training",
 )
-NUMBER, KEPT = "number", "keep:"
-"""The column with a row's place in its part (line or row, from 0); the prefix of columns kept from the input."""
+NUMBER, KEPT, LENGTH = "number", "keep:", "length"
+"""The column with a row's place in its part (line or row, from 0); the prefix of columns kept from the input; the column
+with the number of a row's candidates, which have a score each.
+"""
 Chunk = tuple[pa.Table, pa.Table]
-"""(encoded rows with a dataset's columns, columns to write beside their scores: number, kept columns)."""
+"""(encoded rows with a dataset's columns, columns to write beside their scores: number, kept columns, length)."""
 
 
 MAX_REJECTS = 5
@@ -158,7 +167,8 @@ class RawParts:
     """Parts of the files ``given`` (a path, a glob, a list), encoded according to ``manifest``.
 
     ``labels``: True if their label column is read; None reads it if it exists. ``keep``: other columns of Parquet files
-    to write beside the scores. Raises DlrmError.
+    to write beside the scores. ``candidates``: columns of Parquet files with a list in each row, whose items are scored
+    each; labels are not read then. Raises DlrmError.
     """
 
     def __init__(
@@ -168,11 +178,14 @@ class RawParts:
         manifest: Manifest,
         unit_bytes: int,
         keep: Sequence[str] = (),
+        candidates: Sequence[str] = (),
     ) -> None:
         self._spec = raw_spec(manifest)
+        refuse_if(candidate_problems(candidates, self._spec))
+        self._candidates = list(candidates)
         self._manifest = manifest
         self._unit_bytes = unit_bytes
-        self._labels = labels
+        self._labels = False if candidates else labels
         self._keep = {f"{KEPT}{name}": name for name in keep}
         sources = find_files("input", given, self._spec.quoting)
         read_footers(sources)
@@ -193,6 +206,7 @@ class RawParts:
             "unit_bytes": unit_bytes,
             "keep": list(keep),
             "tables": [name for name in ([given] if isinstance(given, str) else given) if is_table(name)],
+            **({"candidates": self._candidates} if candidates else {}),
         }
         self.origin_names = ("file", "line")
         self._first_line = 2 if self._spec.header else 1
@@ -207,14 +221,18 @@ class RawParts:
         return add_up(tally.values for tally in tallies)
 
     def _with_spec(self, source: InputFile) -> tuple[InputFile, Spec]:
-        find_spec = parquet_spec if source.format == "parquet" else source_spec
-        spec = find_spec(source, self._spec, self._labels, _CURES)
-        if self._keep and source.format != "parquet":
-            raise ConfigError(
-                Problem(
-                    f"keep={[*self._keep.values()]}", f"is for Parquet, {source.path} is text", "leave it out"
-                )
+        of_parquet = {"keep": [*self._keep.values()], "candidates": self._candidates}
+        rule = f"is for Parquet, {source.path} is text"
+        if source.format != "parquet":
+            refuse_if(
+                [Problem(f"{k}={names}", rule, "leave it out") for k, names in of_parquet.items() if names]
             )
+        find_spec = parquet_spec if source.format == "parquet" else source_spec
+        spec = find_spec(source, separated(self._spec, self._candidates, "|"), self._labels, _CURES)
+        if self._candidates:
+            stored = names_of(source, spec)
+            refuse_if(not_lists(source.path, schema_of(source), [stored[name] for name in self._candidates]))
+            spec = separated(spec, self._candidates, None)
         names = run_ids_in(source) if self._keep else []
         refuse_if(
             [
@@ -248,23 +266,53 @@ class RawParts:
                     yield Part(unit.name, tally, partial(self._encode, unit, spec))
 
     def _encode(self, unit: InputUnit, spec: Spec, tally: PartTally) -> Iterator[Chunk]:
-        cursor = open_cursor(unit, spec)
         manifest = self._manifest
         encoder = Encoder(spec, manifest.dense, manifest.sparse, manifest.folder, vectors=manifest.vectors)
         counter = ValueCounter(manifest.dense, manifest.sparse, manifest.vectors)
         learnt = self.learnt
-        for raw in cursor.rows(CHUNK_ROWS, None):
-            lines = cursor.row_lines()
-            tally.leave_out(cursor.take_rejects())
-            columns = {NUMBER: array_of(lines)}
-            if isinstance(unit, ParquetUnit):
-                columns |= {name: unit.table[name].take(columns[NUMBER]) for name in self._keep}
+
+        def encode(raw: RawColumns | None) -> pa.Table:
+            if raw is None:
+                return encoder.schema.empty_table()
             if learnt is not None:
                 known = learnt.count_of(content_hashes(raw, spec))
                 tally.num_sampled += known.rows
                 tally.num_learnt += known.known
             encoded = encoder.encode(raw, counts_unseen=True)
             counter.add(encoded)
-            yield encoded.table, pa.table(columns)
+            return encoded.table
+
+        if self._candidates:
+            assert isinstance(unit, ParquetUnit), "text is refused"
+            yield from self._encode_candidates(unit.table, spec, tally, encode)
+        else:
+            yield from self._encode_rows(unit, spec, tally, encode)
+        tally.values = counter.counts()
+
+    def _encode_rows(
+        self, unit: InputUnit, spec: Spec, tally: PartTally, encode: Callable[[RawColumns], pa.Table]
+    ) -> Iterator[Chunk]:
+        cursor = open_cursor(unit, spec)
+        for raw in cursor.rows(CHUNK_ROWS, None):
+            lines = cursor.row_lines()
+            tally.leave_out(cursor.take_rejects())
+            columns = {NUMBER: array_of(lines)}
+            if isinstance(unit, ParquetUnit):
+                columns |= self._kept(unit.table, columns[NUMBER])
+            yield encode(raw), pa.table(columns)
         tally.leave_out(cursor.take_rejects())
-        tally.num_lines, tally.values = cursor.line, counter.counts()
+        tally.num_lines = cursor.line
+
+    def _encode_candidates(
+        self, table: pa.Table, spec: Spec, tally: PartTally, encode: Callable[[RawColumns | None], pa.Table]
+    ) -> Iterator[Chunk]:
+        tally.num_lines = len(table)
+        parts = encoded_candidates(table, self._candidates, spec, encode, CHUNK_ROWS)
+        for encoded, numbers, lengths, rejects in parts:
+            tally.leave_out(rejects)
+            columns = {NUMBER: array_of(numbers), LENGTH: array_of(lengths)}
+            yield encoded, pa.table(columns | self._kept(table, columns[NUMBER]))
+
+    def _kept(self, table: pa.Table, numbers: pa.Array) -> dict[str, pa.ChunkedArray]:
+        """The columns to write beside the scores of rows ``numbers`` of ``table``."""
+        return {name: table[name].take(numbers) for name in self._keep}

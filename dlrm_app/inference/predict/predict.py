@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dlrm_app.config.predict import PredictConfig, keep_problems
-from dlrm_app.dataset.arrow import array_of
+from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, label_of, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import start_runtime
@@ -20,7 +20,7 @@ from dlrm_app.encoding.row_samples import KnownShare
 from dlrm_app.encoding.value_shares import deviation_text, deviations
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import explained_disk_errors
-from dlrm_app.inference.predict.parts import DatasetParts, Part, RawParts
+from dlrm_app.inference.predict.parts import LENGTH, DatasetParts, Part, RawParts
 from dlrm_app.inference.predict.scores_file import LABEL_OF, LOGIT_OF, ScoresFile, begun_tables
 from dlrm_app.inference.scorer import Scorer, encoding_of, open_scorer
 from dlrm_app.journal import REPEAT
@@ -74,7 +74,7 @@ def predict(config: PredictConfig) -> Predictions:
         reader = TableReader(manifest, model.features)
         inputs = runtime.on_first(_with_versions, config.input, output)
         source = runtime.together(_open_source, config, inputs, manifest, reader)
-        scores = ScoresFile(output, source.origin_names)
+        scores = ScoresFile(output, source.origin_names, are_lists=bool(config.candidates))
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
         with runtime.entered_on_first(held_output(output, "dlrm-predict")):
             runtime.on_first(_begin, scores, identity)
@@ -109,7 +109,7 @@ def _open_source(
 ) -> DatasetParts | RawParts:
     if config.data.path is not None:
         return DatasetParts(manifest, config.split, reader)
-    return RawParts(inputs, config.labels, manifest, config.unit_mib * MIB, config.keep)
+    return RawParts(inputs, config.labels, manifest, config.unit_mib * MIB, config.keep, config.candidates)
 
 
 def _begin(scores: ScoresFile, identity: Json) -> None:
@@ -140,8 +140,17 @@ def _score_parts(
 
     with closing(prefetch_items(_read(source.parts(is_wanted), reader), _PREFETCHED)) as read:
         for part, chunks in read:
-            scored = [_with_columns(beside, score_rows(rows)) for rows, beside in chunks]
+            scored = [_with_columns(*_by_row(beside, score_rows(rows))) for rows, beside in chunks]
             scores.write(part.name, scored, part.tally)
+
+
+def _by_row(beside: pa.Table, logits: dict[str, pa.Array]) -> tuple[pa.Table, dict[str, pa.Array]]:
+    """Makes lists of the logits of candidates, one for each row of ``beside``, if it says how many a row has."""
+    if LENGTH not in beside.column_names:
+        return beside, logits
+    offsets = array_of(np.concatenate([[0], np.cumsum(numbers_of(beside[LENGTH]))]).astype(np.int32))
+    lists = {name: pa.ListArray.from_arrays(offsets, values) for name, values in logits.items()}
+    return beside.drop_columns([LENGTH]), lists
 
 
 def _with_columns(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:

@@ -25,7 +25,11 @@ ROW_GROUP_ROWS = 1 << 18
 LOGIT_OF, LABEL_OF = "logit:", "label:"
 """Prefixes of the columns of other labels in a part; in the file they are score_NAME and label_NAME."""
 _RUN, _TABLE = "run.json", ".parquet"
-_NO_ROWS = pa.table({"logit": pa.array([], pa.float32()), NUMBER: pa.array([], pa.int64())})
+
+
+def _no_rows(are_lists: bool) -> pa.Table:
+    kind = pa.list_(pa.float32()) if are_lists else pa.float32()
+    return pa.table({"logit": pa.array([], kind), NUMBER: pa.array([], pa.int64())})
 
 
 def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -51,14 +55,15 @@ def _parts_of(output: Path) -> Path:
 class ScoresFile:
     """Writes ``output``. OUTPUT.parts, beside it until it is complete, holds the journal of the parts.
 
-    ``origin_names``: the names of its columns for file and line.
+    ``origin_names``: the names of its columns for file and line. ``are_lists``: a row has a list of scores.
     """
 
-    def __init__(self, output: Path, origin_names: tuple[str, str]) -> None:
+    def __init__(self, output: Path, origin_names: tuple[str, str], *, are_lists: bool = False) -> None:
         self.output = output
         self._folder = _parts_of(output)
         self._journal = Journal(self._folder / "scored", PartTally)
         self._origin_names = origin_names
+        self._no_rows = _no_rows(are_lists)
 
     def begin(self, identity: Json) -> bool:
         """Makes the folder of parts, or continues an existing one; returns True if it continues.
@@ -98,7 +103,7 @@ class ScoresFile:
         """Writes a part: logits, numbers, labels if there are any, and kept columns."""
         part = self._journal.begin(name)
         with part.write(_TABLE) as temporary:
-            pq.write_table(pa.concat_tables(chunks or [_NO_ROWS]), temporary)
+            pq.write_table(pa.concat_tables(chunks or [self._no_rows]), temporary)
         part.finish(tally)()
 
     def tallies(self) -> list[PartTally]:
@@ -123,7 +128,7 @@ class ScoresFile:
                     writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
                 rows += len(table)
             if writer is None:
-                pq.write_table(self._final(_NO_ROWS, 0, ""), temporary)
+                pq.write_table(self._final(self._no_rows, 0, ""), temporary)
             else:
                 writer.close()
         shutil.rmtree(self._folder)
@@ -140,11 +145,10 @@ class ScoresFile:
             start += tally.num_lines
 
     def _final(self, part: pa.Table, start: int, origin: str) -> pa.Table:
-        columns: dict[str, pa.Array] = {"score": array_of(probabilities(numbers_of(part.column("logit"))))}
+        columns: dict[str, pa.Array] = {"score": _scores(part.column("logit"))}
         for name in part.column_names:
             if name.startswith(LOGIT_OF):
-                logits = numbers_of(part.column(name))
-                columns[f"score_{name.removeprefix(LOGIT_OF)}"] = array_of(probabilities(logits))
+                columns[f"score_{name.removeprefix(LOGIT_OF)}"] = _scores(part.column(name))
         if "label" in part.column_names:
             columns["label"] = part.column("label")
         for name in part.column_names:
@@ -158,9 +162,27 @@ class ScoresFile:
         return pa.table(columns)
 
 
+def _scores(logits: pa.ChunkedArray) -> pa.Array:
+    """The scores of ``logits``, or of lists of them."""
+    ends, values = _values(logits)
+    scores = array_of(probabilities(values))
+    return scores if ends is None else pa.ListArray.from_arrays(array_of(ends), scores)
+
+
+def _values(column: pa.ChunkedArray) -> tuple[NDArray[np.int32] | None, NDArray[np.float32]]:
+    """(the ends of lists [R + 1], or None of numbers; the numbers)."""
+    if not pa.types.is_list(column.type):
+        return None, numbers_of(column)
+    lists = column.combine_chunks()
+    ends = numbers_of(lists.offsets)
+    return ends - ends[0], numbers_of(lists.flatten())
+
+
 def _refuse_unscored(part: pa.Table, start: int, origin: str) -> None:
     """Raises DataError if a logit of ``part`` is nan; its first row is number ``start`` of ``origin``."""
-    logits = [numbers_of(part[name]) for name in part.column_names if name.startswith("logit")]
-    if len(rows := unscored(np.stack(logits, axis=1))):
+    logits = [_values(part[name]) for name in part.column_names if name.startswith("logit")]
+    places, ends = unscored(np.stack([values for _, values in logits], axis=1)), logits[0][0]
+    rows = places if ends is None else np.unique(np.searchsorted(ends, places, side="right") - 1)
+    if len(rows):
         faults = [Problem(f"{origin}:{line}", NO_SCORE) for line in numbers_of(part[NUMBER])[rows] + start]
         raise DataError(Problem("the rows", "cannot all be scored"), *first_problems(faults, MAX_SHOWN))
