@@ -25,12 +25,14 @@ class Call:
     ``config``: the configuration composed of the typed ``settings``.
     ``words``: the settings as they were typed.
     ``say``: shows a line to the user while the job runs.
+    ``is_typed``: True in a command's own process, which a launcher may have started on several ranks.
     """
 
     config: Any = None
     settings: "Settings" = field(default_factory=dict)
     words: tuple[str, ...] = ()
     say: Callable[[str], None] = _say_nothing
+    is_typed: bool = False
 
 
 Job = Callable[[Config, Call], Result | None]
@@ -50,6 +52,7 @@ class Command(Generic[Config]):
     ``complete``: returns settings for what the typed ones leave open.
     ``regroup``: gathers settings of other commands, of which this one consists.
     ``positional``: the key whose values are typed without it.
+    ``takes_tasks``: True if the tasks of srun are its ranks. Other commands need torchrun for several ranks.
     """
 
     schema: type[Config]
@@ -58,3 +61,4 @@ class Command(Generic[Config]):
     complete: "Callable[[Settings], Settings]" = lambda typed: {}
     regroup: "Callable[[Settings], Settings]" = lambda settings: settings
     positional: str = ""
+    takes_tasks: bool = False

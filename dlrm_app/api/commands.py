@@ -1,5 +1,6 @@
 """The table of commands: the schema, the checks and the job of each, imported only when the command is used."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dlrm_app.api.command import Call, Command, Job
-from dlrm_app.distributed.ranks import started_ranks
+from dlrm_app.distributed.ranks import sharing_ranks, started_ranks
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.forks import refuse_fork
 from dlrm_app.result import Result
@@ -49,11 +50,16 @@ def _preprocess() -> "Command[PreprocessConfig]":
     from dlrm_app.config.datasets import PreprocessConfig
 
     def load() -> "Job[PreprocessConfig]":
-        from dlrm_app.preprocessing.preprocess import preprocess
+        from dlrm_app.preprocessing.preprocess import ALONE, preprocess
 
-        return lambda config, call: preprocess(config)
+        def work(config: PreprocessConfig, call: Call) -> Result:
+            # from Python, under any launcher, one process works by itself unless ranks are asked for
+            is_shared = call.is_typed or config.ranks is not None
+            return preprocess(config, sharing_ranks(config.ranks, os.environ) if is_shared else ALONE)
 
-    return Command(PreprocessConfig, load)
+        return work
+
+    return Command(PreprocessConfig, load, takes_tasks=True)
 
 
 def _check() -> "Command[CheckConfig]":

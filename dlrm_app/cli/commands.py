@@ -45,7 +45,7 @@ def run_job(name: str, config: "Section", settings: "Settings", words: list[str]
 
     with loading():
         job = COMMANDS[name]().load()
-    call = Call(config, settings, (*words,), partial(print, flush=True))
+    call = Call(config, settings, (*words,), partial(print, flush=True), is_typed=True)
     if name == "tune":
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that trials save on SIGTERM too
     result = job(config, call)

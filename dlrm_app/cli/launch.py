@@ -24,7 +24,7 @@ from dlrm_app.config.overrides import Settings, overrides_of
 from dlrm_app.config.schema import Section
 from dlrm_app.config.words import WordReader, read_sweep
 from dlrm_app.distributed.launcher import handle_signals, stop_with_launcher
-from dlrm_app.distributed.ranks import started_ranks
+from dlrm_app.distributed.ranks import started_ranks, task_variables
 from dlrm_app.errors import DlrmError, ExitCode, Problem, refuse_if
 from dlrm_app.files import is_disk_error
 from dlrm_app.text import without_credentials
@@ -51,6 +51,8 @@ def launch(name: str, command: Command[Any], job: Job) -> None:
     It ends the process with an ``ExitCode``.
     """
     schema = command.schema
+    if command.takes_tasks:
+        os.environ.update(task_variables(os.environ))
     _set_up_process()
     options = _read_options(name)
 

@@ -14,7 +14,17 @@ from typing import Annotated, Any, Literal, TypeGuard
 from msgspec import Meta
 
 from dlrm_app.config.schema import REQUIRED, DatasetPathConfig, RejectsConfig, Section, required
-from dlrm_app.config.values import SPLITS, Seed, Share, Split, Threads, VectorType, Whole, file_problems
+from dlrm_app.config.values import (
+    SPLITS,
+    Minutes,
+    Seed,
+    Share,
+    Split,
+    Threads,
+    VectorType,
+    Whole,
+    file_problems,
+)
 from dlrm_app.dates import day_number
 from dlrm_app.errors import Problem
 from dlrm_app.typed import install_command
@@ -302,6 +312,8 @@ class PreprocessConfig(Section):
     memory_gib: Annotated[float, Meta(ge=0.001, le=1 << 20)] = REQUIRED
     executor: Literal["local", "dask"] = REQUIRED
     dask: DaskConfig = field(default_factory=DaskConfig)
+    ranks: Annotated[int, Meta(ge=1)] | None = None
+    timeout_minutes: Minutes = REQUIRED
     output: str = REQUIRED
 
     def rules(self) -> Iterator[Problem]:

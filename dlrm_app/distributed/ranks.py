@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlrm_app.errors import ConfigError, Problem
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.machine import HIDDEN, Driver, cpu_limits, find_driver, installed
 
 
@@ -73,6 +73,49 @@ def started_ranks(on_cpu: bool = False) -> Ranks:
         local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size))),
         device_type="cuda" if not on_cpu and has_gpu(find_driver()) else "cpu",
     )
+
+
+def task_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """torchrun's variables for a task of ``srun``; empty if another launcher gave them, or if there is one task."""
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if tasks == "1" or "WORLD_SIZE" in environment:
+        return {}
+    return {"RANK": environment.get("SLURM_PROCID", "0"), "WORLD_SIZE": tasks}
+
+
+def sharing_ranks(ranks: int | None, environment: Mapping[str, str]) -> Ranks:
+    """This process's place among ranks that share work through files, without a process group.
+
+    They are started by torchrun, by srun, or as a Kubernetes Indexed Job with ``ranks`` completions, which has no variable
+    for their number. Raises ConfigError if ``ranks`` differs from the number of the launcher.
+    """
+    given = {**environment, **task_variables(environment)}
+    key = "WORLD_SIZE" if "WORLD_SIZE" in environment else "SLURM_STEP_NUM_TASKS"
+    index = int(given.get("JOB_COMPLETION_INDEX", "0"))
+    rank, world_size = int(given.get("RANK", "0")), int(given.get("WORLD_SIZE", "1"))
+    if "WORLD_SIZE" not in given and "JOB_COMPLETION_INDEX" in given:
+        refuse_if(_index_problems(ranks, index))
+        rank, world_size = (0, 1) if ranks == 1 else (index, ranks or 1)
+    elif "WORLD_SIZE" not in given and ranks not in (None, 1):
+        cure = "start this many with torchrun or srun, or as an Indexed Job with as many completions; or leave it out"
+        refuse_if([Problem("ranks", "needs a launcher that starts this many processes", cure, ranks)])
+    elif ranks not in (None, world_size):
+        rule = f"must be the number of ranks that were started ({key}={world_size})"
+        refuse_if([Problem("ranks", rule, "leave it out: it is for Indexed Jobs of Kubernetes", ranks)])
+    return Ranks(rank, 0, world_size, int(given.get("LOCAL_WORLD_SIZE", "1")), "cpu")
+
+
+def _index_problems(ranks: int | None, index: int) -> list[Problem]:
+    """Problems of a pod of an Indexed Job that is one of ``ranks``."""
+    key = f"JOB_COMPLETION_INDEX={index}"
+    if ranks is None:
+        cure = (
+            "give ranks=N, the Job's completions, to share the work; ranks=1 for pods that work by themselves"
+        )
+        return [Problem(key, "says that this is one pod of several, and ranks is not given", cure)]
+    if 1 < ranks <= index:
+        return [Problem(key, f"must be less than ranks={ranks}", "give the Job's completions as ranks")]
+    return []
 
 
 def has_gpu(driver: Driver | None, root: Path = Path("/")) -> bool:

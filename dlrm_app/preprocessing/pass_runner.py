@@ -5,8 +5,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dlrm_app.errors import DataError
-from dlrm_app.journal import Journal, R
+from dlrm_app.errors import DataError, DlrmError, Problem
+from dlrm_app.journal import REPEAT, Journal, R
 from dlrm_app.logs.sources.feeds import InputFeed, InputUnit
 from dlrm_app.logs.sources.source import DamagedFileError, InputFile
 from dlrm_app.logs.sources.text_units import TextFeed
@@ -51,12 +51,7 @@ class PassRunner:
         ``check`` is called with each record as it comes.
         """
         bundles = self.plan.bundles(sources)
-        names = _done(bundles, work.journal)
-        feeds: list[Feed[InputUnit]] = [
-            feed
-            for bundle in bundles
-            for feed in missing_units(self.plan, bundle, names[bundle[0]], work.journal)
-        ]
+        names, feeds = self._remaining(bundles, work.journal)
         total = sum(source.bytes for source in sources)
         done = sum(
             work.journal.load(str(name)).extent.file_bytes for units in names.values() for name in units
@@ -74,8 +69,19 @@ class PassRunner:
             except DamagedFileError as error:
                 hint = f"then {self._repair_hint(error.source, work.journal)}"
                 raise DataError(*(problem.also(hint) for problem in error.problems)) from error
-        names = _done(bundles, work.journal)
+        names, missing = self._remaining(bundles, work.journal)
+        if missing:
+            rule = "does not show all units that other processes have finished, as a network's disk may do for a while"
+            raise DlrmError(Problem(f"output={self.plan.output}", rule, REPEAT.removeprefix("then ")))
         return [work.journal.load(str(name)) for bundle in bundles for name in names[bundle[0]]]
+
+    def _remaining(
+        self, bundles: Sequence[tuple[InputFile, ...]], journal: Journal[U]
+    ) -> tuple[dict[InputFile, list[UnitName]], list[Feed[InputUnit]]]:
+        """Returns (the finished units by the first source of their bundle, the feeds of the others)."""
+        names = _done(bundles, journal)
+        missing = (missing_units(self.plan, each, names[each[0]], journal) for each in bundles)
+        return names, [feed for feeds in missing for feed in feeds]
 
     def _repair_hint(self, source: int, journal: Journal[U]) -> str:
         """The step after replacing a damaged source. Forgets its records, unless later passes build on them."""

@@ -1,45 +1,77 @@
 """dlrm-preprocess: checks the configuration, the input and the output, then runs the stages."""
 
+import os
 import shutil
 import time
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from dlrm_app.config.datasets import PreprocessConfig
+from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.distributed.ranks import Ranks, count_cores
+from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.journal import REPEAT
 from dlrm_app.preprocessing.passes.first_rows import warn_of_odd_columns
-from dlrm_app.preprocessing.request import read_request, with_file_specs
+from dlrm_app.preprocessing.request import kept_settings, read_request, with_file_specs
 from dlrm_app.preprocessing.resume import begin_work, finished_dataset
 from dlrm_app.preprocessing.stages import Stages
 from dlrm_app.preprocessing.summary import Dataset
 from dlrm_app.preprocessing.work.executor import Executor, LocalExecutor
+from dlrm_app.preprocessing.work.rank_executor import Sharing
 from dlrm_app.preprocessing.work.work_folder import WORK, locked, remove_temporary_files
 
+ALONE = Ranks(0, 0, 1, 1, "cpu")
 
-def preprocess(config: PreprocessConfig) -> Dataset:
-    """Makes the dataset that ``config`` describes, or continues an unfinished one.
+
+def preprocess(config: PreprocessConfig, ranks: Ranks = ALONE) -> Dataset:
+    """Makes the dataset that ``config`` describes, or continues an unfinished one. All ``ranks`` must call it.
 
     Raises ConfigError for settings that cannot work, DataError for damaged input, DlrmError for a full disk.
     """
+    refuse_if(_sharing_problems(config, ranks))
     request = read_request(config)
     finished = finished_dataset(request)
     if finished is not None:
         return Dataset(finished)
-    request, output = with_file_specs(request), request.inputs.output
-    warn_of_odd_columns(request.inputs)
-    start = time.perf_counter()
-    executor = _open_executor(config.executor, config.threads, config.dask.address or "")
-    with executor as opened, explained_disk_errors(output, REPEAT), locked(output):
-        plan, is_resumed = begin_work(request)
-        manifest = Stages.of(plan, opened).run()
-        remove_temporary_files(output)
-        shutil.rmtree(output / WORK)
+    output = request.inputs.output
+    sharing = Sharing(
+        output, ranks, config.timeout_minutes, _num_threads(config, ranks), kept_settings(config)
+    )
+    if not ranks.is_first:
+        with explained_disk_errors(output, REPEAT):
+            sharing.follow()
+        return Dataset(read_manifest(output))
+    with sharing.leading() if ranks.world_size > 1 else nullcontext() as shared:
+        request = with_file_specs(request)
+        warn_of_odd_columns(request.inputs)
+        start = time.perf_counter()
+        executor = nullcontext(shared) if shared else _open_executor(config)
+        with executor as opened, explained_disk_errors(output, REPEAT), locked(output, ranks.world_size):
+            plan, is_resumed = begin_work(request)
+            manifest = Stages.of(plan, opened).run()
+            remove_temporary_files(output)
+            if ranks.world_size == 1:
+                shutil.rmtree(output / WORK)
     return Dataset(manifest, None if is_resumed else time.perf_counter() - start)
 
 
-def _open_executor(kind: str, threads: int | None, address: str) -> AbstractContextManager[Executor]:
-    if kind == "local":
-        return nullcontext(LocalExecutor(threads))
+def _sharing_problems(config: PreprocessConfig, ranks: Ranks) -> list[Problem]:
+    if ranks.world_size == 1 or config.executor == "local":
+        return []
+    rule = f"divides the work among Dask's workers, and {ranks.world_size} ranks were started"
+    return [Problem(f"executor={config.executor}", rule, "start one process, or leave it out")]
+
+
+def _num_threads(config: PreprocessConfig, ranks: Ranks) -> int:
+    """The threads of this rank: its share of the machine's cores, unless a number is given."""
+    cores = count_cores(frozenset(os.sched_getaffinity(0)), os.environ, Path("/"))
+    return config.threads or max(1, cores // ranks.local_world_size)
+
+
+def _open_executor(config: PreprocessConfig) -> AbstractContextManager[Executor]:
+    if config.executor == "local":
+        return nullcontext(LocalExecutor(config.threads))
     from dlrm_app.preprocessing.work.dask_executor import open_cluster  # Dask is an extra
 
-    return open_cluster(address)
+    return open_cluster(config.dask.address or "")

@@ -35,7 +35,7 @@ from dlrm_app.text import listed, without_credentials
 
 logger = logging.getLogger(__name__)
 
-_EXECUTION_KEYS = ("threads", "memory_gib", "executor", "dask", "output")
+_EXECUTION_KEYS = ("threads", "memory_gib", "executor", "dask", "ranks", "timeout_minutes", "output")
 
 
 @dataclass(frozen=True)

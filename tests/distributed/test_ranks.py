@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from dlrm_app.distributed import ranks
-from dlrm_app.distributed.ranks import Ranks, core_problems, count_cores, has_gpu, started_ranks, visible_gpus
+from dlrm_app.distributed.ranks import (
+    Ranks,
+    core_problems,
+    count_cores,
+    has_gpu,
+    sharing_ranks,
+    started_ranks,
+    visible_gpus,
+)
 from dlrm_app.errors import ConfigError
 from dlrm_app.machine import Driver
 from tests.refusals import refused
@@ -105,6 +113,56 @@ def test_tasks_of_srun_without_ranks_are_refused(
         else nullcontext()
     ):
         started_ranks()
+
+
+TORCHRUN = {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+SRUN = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8"}
+INDEXED = {"JOB_COMPLETION_INDEX": "3"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "given", "place"),
+    [
+        ({}, None, (0, 1)),
+        ({}, 1, (0, 1)),
+        (TORCHRUN, None, (2, 4)),
+        (TORCHRUN, 4, (2, 4)),
+        (SRUN, None, (5, 8)),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None, (0, 1)),
+        ({**SRUN, "WORLD_SIZE": "1"}, None, (0, 1)),  # runs that have nothing to do with each other
+        (SRUN | TORCHRUN, None, (2, 4)),
+        (INDEXED, 4, (3, 4)),
+        (INDEXED, 1, (0, 1)),
+        (INDEXED | TORCHRUN, None, (2, 4)),
+    ],
+)
+def test_ranks_that_share_files_come_from_every_launcher(
+    environment: dict[str, str], given: int | None, place: tuple[int, int]
+) -> None:
+    found = sharing_ranks(given, environment)
+    assert (found.rank, found.world_size) == place
+
+
+@pytest.mark.parametrize(
+    ("environment", "given", "key", "rule"),
+    [
+        ({}, 4, "ranks", "needs a launcher that starts this many processes"),
+        (TORCHRUN, 3, "ranks", "must be the number of ranks that were started (WORLD_SIZE=4)"),
+        (SRUN, 4, "ranks", "must be the number of ranks that were started (SLURM_STEP_NUM_TASKS=8)"),
+        (
+            INDEXED,
+            None,
+            "JOB_COMPLETION_INDEX=3",
+            "says that this is one pod of several, and ranks is not...",
+        ),
+        (INDEXED, 3, "JOB_COMPLETION_INDEX=3", "must be less than ranks=3"),
+    ],
+)
+def test_another_number_of_ranks_is_refused(
+    environment: dict[str, str], given: int | None, key: str, rule: str
+) -> None:
+    with refused(ConfigError, key, rule):
+        sharing_ranks(given, environment)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 OUTPUT/.work/plan.json   the configuration and input that the work belongs to
 OUTPUT/.work/<pass>/     the journal of a pass; a unit's name is a ``UnitName``
 OUTPUT/.work/lock        held by the working process
+OUTPUT/.work/ranks/      where ranks meet that share the work (``meeting``)
 """
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,12 +19,12 @@ from dlrm_app.dataset.manifest import MANIFEST, read_manifest
 from dlrm_app.errors import DlrmError, Problem, refuse_if
 from dlrm_app.files import is_file, write_json
 from dlrm_app.journal import Journal, R
-from dlrm_app.locks import held_lock
+from dlrm_app.locks import held_lock, unlink_unlocked
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.units import UnitName
 from dlrm_app.records import Json, read_record
 
-WORK, _PLAN = ".work", "plan.json"
+WORK, _PLAN, RANKS = ".work", "plan.json", "ranks"
 T = TypeVar("T")
 
 
@@ -125,7 +126,8 @@ def open_keys(output: Path, before: BegunRun) -> list[str]:
 
 def forget_passes(output: Path, *names: str) -> None:
     """Deletes the work of the passes ``names``, or of all passes, and the files that they made."""
-    for name in names or {"vocab", "waiting", "target", *(path.name for path in (output / WORK).glob("*"))}:
+    found = {path.name for path in (output / WORK).glob("*")} - {RANKS}
+    for name in names or {"vocab", "waiting", "target", *found}:
         shutil.rmtree(output / WORK / name, ignore_errors=True)
         shutil.rmtree(output / name, ignore_errors=True)
 
@@ -137,10 +139,24 @@ def remove_temporary_files(output: Path) -> None:
             path.unlink()
 
 
+def remove_idle_work(output: Path) -> None:
+    """Deletes OUTPUT/.work if it has no finished work, and OUTPUT if nothing is left."""
+    if not is_file(output / WORK / _PLAN) or is_file(output / MANIFEST):
+        shutil.rmtree(output / WORK, ignore_errors=True)
+        with suppress(OSError):
+            output.rmdir()
+
+
 @contextmanager
-def locked(output: Path) -> Iterator[None]:
-    """Locks OUTPUT for this process. The lock ends with the process."""
+def locked(output: Path, num_ranks: int = 1) -> Iterator[None]:
+    """Locks OUTPUT for this process, and ``num_ranks`` - 1 others that follow it. The lock ends with the process.
+
+    Raises DlrmError if another process works on OUTPUT: one that leads, or one that follows a process that has ended.
+    """
     (output / WORK).mkdir(parents=True, exist_ok=True)
     refusal = f"another dlrm-preprocess is working on output={output}: wait for it or end it"
     with held_lock(output / WORK / "lock", refusal):
+        for lock in (output / WORK / RANKS).glob("*.lock"):
+            if int(lock.stem) >= num_ranks and not unlink_unlocked(lock):
+                raise DlrmError(refusal)
         yield
