@@ -16,6 +16,8 @@ class PlainModel(nn.Module):
     """nn.EmbeddingBag tables, an MLP below and above, and one of three interactions; or none, with ``stride``."""
 
     stride: int | None = None
+    num_shared = 4
+    """Of the experts, how many all labels read."""
     over_arch = "over_arch"
     """The names of the top MLP's weights begin so; one of several labels has the numbered part."""
 
@@ -139,10 +141,40 @@ class PlainModel(nn.Module):
         return F.linear(torch.cat([x, self.relu_mlp(f"{self.over_arch}/mlp", x0)], dim=1), *last).squeeze(-1)
 
     def top(self, crossed: torch.Tensor) -> torch.Tensor:
+        if any("/experts/" in name for name in self.dense):
+            crossed = self.mixed(crossed, int(self.over_arch.rpartition("/")[2]))
         *hidden, (weight, bias) = self.layers(self.over_arch)
         for w, b in hidden:
             crossed = F.relu(F.linear(crossed, w, b))
         return F.linear(crossed, weight, bias).squeeze(-1)
+
+    def mixed(self, crossed: torch.Tensor, label: int) -> torch.Tensor:
+        """What the top MLP of ``label`` reads, row by row and expert by expert, as the papers on MMoE and PLE write it.
+
+        In a level with x_k, the input of label k, and x_s, that of the shared experts, label k gets
+        the sum over experts e that it sees of softmax(G_k x_k)_e e(x), and the shared input that over all by G_s x_s.
+        """
+        levels = {name.split("/")[3] for name in self.dense if name.startswith("over_arch/experts/levels")}
+        num_labels = len({name.split("/")[1] for name in self.dense if name.startswith("over_arch/")}) - 1
+        inputs = [crossed] * (num_labels + 1)
+        for level in sorted(levels):
+            root = f"over_arch/experts/levels/{level}"
+            names = [name for name in self.dense if name.startswith(f"{root}/experts/")]
+            count = len({name.split("/")[5] for name in names})
+            gates = [
+                self.dense[name] for name in sorted(n for n in self.dense if n.startswith(f"{root}/gates/"))
+            ]
+            num_own = (count - self.num_shared) // num_labels
+            reads = [num_labels] * self.num_shared + [k for k in range(num_labels) for _ in range(num_own)]
+            outputs = [self.relu_mlp(f"{root}/experts/{e}/", inputs[reads[e]]) for e in range(count)]
+            mixed = []
+            for number, gate in enumerate(gates):
+                seen = [e for e in range(count) if number == num_labels or reads[e] in (number, num_labels)]
+                weights = F.linear(inputs[number], gate).exp()
+                total = sum(weights[:, [at]] * outputs[e] for at, e in enumerate(seen))
+                mixed.append(total / weights.sum(1, keepdim=True))
+            inputs = mixed
+        return inputs[label]
 
     def strided_means(self, values: torch.Tensor) -> torch.Tensor:
         """Window by window, as TensorFlow's guide to padding="SAME" has it."""

@@ -66,6 +66,20 @@ class VectorModelConfig(Section):
 
 
 @dataclass(slots=True)
+class ExpertsConfig(Section):
+    """The MLPs that labels share behind the interaction. ``own`` and ``levels`` are those of ple alone; None: 1."""
+
+    mlp: list[Count] = field(default_factory=lambda: [64])
+    shared: Count = 4
+    own: Count | None = None
+    levels: Count | None = None
+
+    def rules(self) -> Iterator[Problem]:
+        if not self.mlp:
+            yield Problem("mlp", "needs a layer", "such as [64]", self.mlp)
+
+
+@dataclass(slots=True)
 class ModelConfig(Section):
     """The model. The registry in model/architectures checks which keys an architecture needs."""
 
@@ -92,6 +106,8 @@ class ModelConfig(Section):
     batch_norm: bool = False
     dropout: BelowOne = 0.0
     bottom_dropout: BelowOne | None = None
+    tasks: Literal["shared", "mmoe", "ple"] = "shared"
+    experts: ExpertsConfig = field(default_factory=ExpertsConfig)
     settings: dict[str, Any] = field(default_factory=dict)
     vectors: VectorModelConfig = field(default_factory=VectorModelConfig)
 

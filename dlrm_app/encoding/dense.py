@@ -147,9 +147,9 @@ def is_target(column: DenseColumn) -> bool:
     return bool(column.transform["kind"] == TARGET)
 
 
-def folded_file(folder: Path, name: str) -> Path:
-    """The file with the values of column ``name`` for training rows: float32 [ids, folds]."""
-    return folder / f"{name}.npy"
+def folded_file(folder: Path, file: str) -> Path:
+    """The file with the values for training rows, float32 [ids, folds], of the target column with ``file``."""
+    return folder / f"{Path(file).name}.npy"
 
 
 def target_values(transform: Json, num_ids: int, folder: Path, folded: Path | None) -> NDArray[np.float32]:
@@ -159,7 +159,7 @@ def target_values(transform: Json, num_ids: int, folder: Path, folded: Path | No
     Raises DataError as ``read_clicks`` does.
     """
     if folded is not None:
-        by_fold: NDArray[np.float32] = np.load(folded_file(folded, transform["column"]), mmap_mode="r")
+        by_fold: NDArray[np.float32] = np.load(folded_file(folded, transform["file"]), mmap_mode="r")
         return by_fold
     path = folder / transform["file"]
     return once_per_file(path, transform, num_ids, lambda: read_clicks(folder, transform, num_ids)[2])

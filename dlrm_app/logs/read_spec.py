@@ -297,10 +297,10 @@ def _vector_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
     yield is_vector or size is None, Problem("size", f"is for columns with role: {VECTOR}", "leave it out")
     own = [key for key in ("kind", "first", "last") if is_vector and entry.get(key) is not None]
     yield not own, Problem(listed(own), f"is not a key of a column with role: {VECTOR}", "leave it out")
-    is_free = not is_vector or entry.get("separator") is not None or config.delimiter not in (" ", "\t")
+    is_free = not is_vector or entry.get("separator") is not None or config.delimiter != " "
     yield (
         is_free,
-        Problem("separator", "is needed where columns are delimited by blanks", "give another character"),
+        Problem("separator", "is needed where columns are delimited by a blank", "give another character"),
     )
 
 

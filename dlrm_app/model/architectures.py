@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from dlrm_app.config.train import ModelConfig
+from dlrm_app.config.train import ExpertsConfig, ModelConfig
 from dlrm_app.config.values import choice_problems
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.errors import Problem
@@ -48,6 +48,8 @@ class Architecture:
     needs_dense: a dataset without dense columns is refused, as the bottom MLP would have no input.
     branch_loss: the name in ``dlrm_app.model.branches.BRANCH_LOSSES`` of the loss that it adds. In training its logits
     are then [B, 1 + S], the score's and those of S branches; in evaluation [B, 1] as ever.
+    takes_experts: its top MLP is a torchrec ``OverArch`` over one tensor [B, W], before which several labels may have
+    experts.
     rules: further problems of a model of it.
     """
 
@@ -57,6 +59,7 @@ class Architecture:
     interacts: bool = True
     needs_dense: bool = True
     branch_loss: str | None = None
+    takes_experts: bool = False
     rules: "Callable[[ModelSpec], Iterator[Problem]]" = lambda spec: iter(())
     origin: str | None = None
     """The checksum of the file of ``plugins`` that has registered it; None for others."""
@@ -74,6 +77,7 @@ def architecture(
     interacts: bool = True,
     needs_dense: bool = True,
     branch_loss: str | None = None,
+    takes_experts: bool = False,
 ) -> "Callable[[Builder], Builder]":
     """Registers the decorated builder as ``model.kind=<name>``; the arguments are those of ``Architecture``.
 
@@ -87,7 +91,8 @@ def architecture(
                 f"the architecture {name} is built in: choose another name than {', '.join(_BUILT_IN)}"
             )
         ARCHITECTURES[name] = Architecture(
-            build, (*needs,), (*refuses,), interacts, needs_dense, branch_loss, origin=_origin.get()
+            *(build, (*needs,), (*refuses,), interacts, needs_dense, branch_loss, takes_experts),
+            origin=_origin.get(),
         )
         return build
 
@@ -151,16 +156,27 @@ def _heads_divide(spec: "ModelSpec", parts: int = 1) -> Iterator[Problem]:
 _NO_BOTTOM = ("bottom_mlp", "dcn_low_rank_dim", "bottom_dropout")
 _NO_MLP = (*_NO_BOTTOM, "top_mlp")
 ARCHITECTURES |= {
-    "dlrm": Architecture(_built_in("dlrm:build_dlrm"), refuses=_all_but()),
-    "dcn": Architecture(_built_in("dlrm:build_dcn"), ("dcn_num_layers", "dcn_low_rank_dim"), _all_but()),
+    "dlrm": Architecture(_built_in("dlrm:build_dlrm"), refuses=_all_but(), takes_experts=True),
+    "dcn": Architecture(
+        _built_in("dlrm:build_dcn"),
+        ("dcn_num_layers", "dcn_low_rank_dim"),
+        _all_but(),
+        takes_experts=True,
+    ),
     "dcn_parallel": Architecture(
         _built_in("dcn_parallel:build"), ("dcn_num_layers",), (*_all_but(), *_NO_BOTTOM), needs_dense=False
     ),
     "projection": Architecture(
-        _built_in("dlrm:build_projection"), ("projection_branch1", "projection_branch2"), _all_but()
+        _built_in("dlrm:build_projection"),
+        ("projection_branch1", "projection_branch2"),
+        _all_but(),
+        takes_experts=True,
     ),
     "concat": Architecture(
-        _built_in("concat:build"), refuses=(*_all_but("stride"), "bottom_mlp"), interacts=False
+        _built_in("concat:build"),
+        refuses=(*_all_but("stride"), "bottom_mlp"),
+        interacts=False,
+        takes_experts=True,
     ),
     "gdcn": Architecture(
         _built_in("gdcn:build"), ("dcn_num_layers",), (*_all_but(), *_NO_BOTTOM), needs_dense=False
@@ -293,7 +309,24 @@ def model_problems(config: ModelConfig) -> list[Problem]:
                 "set model.ensemble_size=1, or use model=dlrm, dcn or projection",
             )
         )
-    return problems
+    return [*problems, *_expert_problems(config, architecture)]
+
+
+def _expert_problems(config: ModelConfig, architecture: Architecture) -> Iterator[Problem]:
+    experts, tasks = config.experts, config.tasks
+    if tasks == "shared":
+        if experts != ExpertsConfig():
+            yield Problem("model.experts", "needs model.tasks=mmoe or ple", "set it, or leave experts out")
+        return
+    if not architecture.takes_experts:
+        others = " or ".join(kind for kind, other in ARCHITECTURES.items() if other.takes_experts)
+        rule = f"is not a setting of model.kind={config.kind}"
+        yield Problem(f"model.tasks={tasks}", rule, f"set model.tasks=shared, or use model={others}")
+    for key in ("own", "levels"):
+        if tasks == "mmoe" and (value := getattr(experts, key)) is not None:
+            yield Problem(
+                f"model.experts.{key}={value}", "needs model.tasks=ple", "set it, or leave this out"
+            )
 
 
 def model_table_problems(spec: ModelSpec) -> list[Problem]:
@@ -303,9 +336,12 @@ def model_table_problems(spec: ModelSpec) -> list[Problem]:
     if spec.looked_up and not spec.projected_dim:
         rule = "is needed where no table is trained, whose width vectors would get"
         return [Problem("model.vectors.project", rule, "such as 32")]
-    if architecture is None or not architecture.interacts:
-        return []
     problems = []
+    if config.tasks != "shared" and not spec.labels:
+        rule = "needs a dataset with several labels"
+        problems.append(Problem(f"model.tasks={config.tasks}", rule, "set model.tasks=shared"))
+    if architecture is None or not architecture.interacts:
+        return problems
     if spec.num_dense == 0 and architecture.needs_dense:
         others = [
             kind for kind, other in ARCHITECTURES.items() if not (other.needs_dense and other.interacts)
@@ -320,7 +356,8 @@ def model_table_problems(spec: ModelSpec) -> list[Problem]:
     trained = [table.dim for table in spec.tables if not table.is_frozen]
     if (dim := config.vectors.project) is not None and trained and dim != trained[0]:
         rule = f"is the width that vectors are projected to, and model={config.kind} reads vectors of {trained[0]}"
-        return [Problem("model.vectors.project", rule, "leave it out: null takes that width", dim)]
+        problems.append(Problem("model.vectors.project", rule, "leave it out: null takes that width", dim))
+        return problems
     dims, count = sorted({table.dim for table in tables}), config.ensemble_size
     if len(dims) > 1:
         examples = ", ".join(next(f"{t.name} has {d}" for t in tables if t.dim == d) for d in dims)

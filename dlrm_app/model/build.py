@@ -15,6 +15,7 @@ from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec, model_problems, model_table_problems
 from dlrm_app.model.dense_embedding import PeriodicEmbedding
 from dlrm_app.model.ensemble import Ensemble
+from dlrm_app.model.experts import experts_and_tops
 from dlrm_app.model.labels import LabelTops
 from dlrm_app.model.mixed_bags import Combination, SplitVectors, make_bags
 from dlrm_app.model.regularization import regularize
@@ -80,9 +81,13 @@ def _build(spec: ModelSpec, tables: Sequence[Table], bags: nn.Module) -> nn.Modu
         if not hasattr(model, "over_arch"):
             rule = "has no over_arch, of which each of several labels needs its own"
             raise ConfigError(Problem(f"model.kind={config.kind}", rule, "preprocess with one label"))
-        others = [build(config, meta_bags(tables), num_inputs, bottom, top) for _ in spec.labels[1:]]
-        tops = [each.get_submodule("over_arch") for each in (model, *others)]
-        model.over_arch = LabelTops(tops, spec.labels)
+        if config.tasks == "shared":
+            others = [build(config, meta_bags(tables), num_inputs, bottom, top) for _ in spec.labels[1:]]
+            tops = [each.get_submodule("over_arch") for each in (model, *others)]
+            model.over_arch = LabelTops(tops, spec.labels)
+        else:
+            experts, tops = experts_and_tops(model.get_submodule("over_arch"), config, top, len(spec.labels))
+            model.over_arch = LabelTops(tops, spec.labels, experts)
     if embedded:
         embedding = PeriodicEmbedding(spec.num_dense, embedded, dim)
         model.dense_arch = nn.Sequential(embedding, model.get_submodule("dense_arch"))

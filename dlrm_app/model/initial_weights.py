@@ -134,7 +134,7 @@ def last_biases(model: nn.Module, label: int = 0) -> Iterator[torch.Tensor]:
     """
     for name, module in model.named_modules():
         if name.rpartition(".")[2] == "over_arch":
-            module = module[label] if isinstance(module, LabelTops) else module
+            module = module.tops[label] if isinstance(module, LabelTops) else module
             of_branches = next((part for part in module.modules() if isinstance(part, BranchHeads)), None)
             linear = [layer for layer in (of_branches or module).modules() if isinstance(layer, nn.Linear)]
             yield from (layer.bias for layer in (linear if of_branches else linear[-1:]))

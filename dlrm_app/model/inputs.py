@@ -15,6 +15,7 @@ from dlrm_app.model.architectures import ModelSpec
 Names = Sequence[Hashable]
 Axes = tuple[Names | None, ...]
 """Names of the positions along each axis of a weight; None: the positions have no names."""
+_TOP = "over_arch.model.0._mlp.0._linear.weight"
 _BOTTOM = ""
 """The name of the bottom MLP's vector; no feature has an empty name."""
 
@@ -29,13 +30,27 @@ def named_axes(spec: ModelSpec, dense: Sequence[str]) -> dict[str, Axes]:
     widths = {name: table.dim // members for table in spec.given_tables for name in table.features}
     embedded, dim = [dense[number] for number in spec.embedded], spec.config.dense_embedding_dim or 0
     functions = [(name, dim, place) for name in embedded for place in range(dim)]
-    axes = _axes(spec.config, widths, [*dense, *functions])
+    axes = _before_experts(spec, _axes(spec.config, widths, [*dense, *functions]))
     if not embedded:
         return axes
     axes = {re.sub("^dense_arch", "dense_arch.1", name): names for name, names in axes.items()}
     axes |= {"dense_arch.0.mean": (dense,), "dense_arch.0.scale": (dense,)}
     axes |= {"dense_arch.0.frequencies": (embedded, None), "dense_arch.0.bias": (embedded, None)}
     return axes | {"dense_arch.0.weight": (embedded, None, None)}
+
+
+def _before_experts(spec: ModelSpec, axes: dict[str, Axes]) -> dict[str, Axes]:
+    """With experts, the first level's experts and gates read what the top MLP would read."""
+    config, experts, num_labels = spec.config, spec.config.experts, len(spec.labels)
+    read = axes.pop(_TOP, None) if config.tasks != "shared" else None
+    if read is None:
+        return axes
+    is_ple = config.tasks == "ple"
+    num_experts = experts.shared + (num_labels * (experts.own or 1) if is_ple else 0)
+    num_gates = num_labels + (is_ple and (experts.levels or 1) > 1)
+    level = "over_arch.experts.levels.0"
+    axes |= {f"{level}.experts.{number}._mlp.0._linear.weight": read for number in range(num_experts)}
+    return axes | {f"{level}.gates.{number}.weight": read for number in range(num_gates)}
 
 
 def _vectors(widths: Mapping[Any, int]) -> list[Hashable]:

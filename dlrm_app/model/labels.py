@@ -1,4 +1,5 @@
-"""Several labels of one model: a top MLP for each, over the same tables, bottom MLP and interaction.
+"""Several labels of one model: a top MLP for each, over the same tables, bottom MLP and interaction; with experts
+between (``dlrm_app.model.experts``) if they are asked for.
 
 A label that is ``given`` another one, such as an order given its click, is predicted as the product
 P(click) · P(order | click), and learnt by the likelihood of what a row knows: the click on all rows, the order on those
@@ -70,18 +71,32 @@ def conditional_logits(joint: torch.Tensor, given: torch.Tensor) -> torch.Tensor
     return share - torch.log(-torch.expm1(share))
 
 
-class LabelTops(nn.ModuleList):
-    """The top MLPs of several labels, in their order.
+class LabelTops(nn.Module):
+    """The top MLPs of several labels, named by their numbers. ``experts`` gives each an input of its own.
 
     In training the result is the logits of each label given its condition, [B, L], of which the loss is made
     (``ClickLoss``). In evaluation it is the logits of the labels themselves, so that an ensemble averages their
     probabilities.
     """
 
-    def __init__(self, tops: Sequence[nn.Module], labels: Sequence[LearntLabel]) -> None:
-        super().__init__(tops)
+    def __init__(
+        self, tops: Sequence[nn.Module], labels: Sequence[LearntLabel], experts: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        for number, top in enumerate(tops):
+            self.add_module(f"{number}", top)
+        self.experts = experts
         self.given = givens(labels)
 
+    @property
+    def tops(self) -> list[nn.Module]:
+        """The top MLPs, the main label's first."""
+        return [getattr(self, f"{number}") for number in range(len(self.given))]
+
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        logits = torch.cat([top(*inputs) for top in self], dim=1)
+        if self.experts is None:
+            each = [top(*inputs) for top in self.tops]
+        else:
+            each = [top(mixture) for top, mixture in zip(self.tops, self.experts(*inputs), strict=True)]
+        logits = torch.cat(each, dim=1)
         return logits if self.training else joint_logits(logits, self.given)

@@ -204,4 +204,5 @@ class ColumnMaker:
         add_up = AddUpClicks(
             inputs, counted, units, columns, contents, self.passes.journal("targets", DenseColumn)
         )
-        return self.passes.over_numbers(add_up, len(columns))
+        num_labels = max(len(inputs.spec.labels), 1)
+        return self.passes.over_numbers(add_up, num_labels * len(columns))

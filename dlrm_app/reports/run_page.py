@@ -17,7 +17,7 @@ from dlrm_app.runs.checkpoint.evaluation import LEARNT, Evaluation
 from dlrm_app.runs.events import PARTS, TITLES, TrainEvent
 from dlrm_app.runs.shown_metrics import SHOWN_METRICS, shown_of_groups
 from dlrm_app.table import Cell, Column, Columns, Rows, html_table, share
-from dlrm_app.text import count, duration, fixed, percent, short
+from dlrm_app.text import NONE, count, duration, fixed, percent, short
 
 
 def write_report(run_folder: Path, path: Path | None = None, importance: Path | None = None) -> Path:
@@ -80,10 +80,16 @@ def headline(record: RunRecord) -> str:
     val = [event for event in record.evals if event.split == "val"]
     best = max(val, key=lambda event: event.merit(record.best_metric), default=None)
     if best is not None and best is not val[-1]:
-        metric = metric_of(record.best_metric)
-        title = f"best val {metric.title if metric else record.best_metric}"
-        shown.append(Tile(title, metric_cell(best, record.best_metric, 5), f"after step {best.step:,}"))
+        shown.append(_best_tile(best, record.best_metric))
     return tiles([*shown, *_cost_tiles(record)])
+
+
+def _best_tile(best: Evaluation, name: str) -> Tile:
+    metric, (merit, _) = metric_of(name), best.merit(name)
+    text = NONE if metric is None or math.isinf(merit) else fixed(metric.sign * merit, 5)
+    return Tile(
+        f"best val {best.decides(metric.title if metric else name)}", text, f"after step {best.step:,}"
+    )
 
 
 def judgements(record: RunRecord) -> str:

@@ -61,8 +61,9 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         for rows, each in of_others.items()
         if (judged := judged_where_given(each) if rows.is_conditional else each) is not None
     }
+    weights = [label.loss_weight for label in run.manifest.labels]
     evaluation = Evaluation(
-        split, progress.last_epoch, progress.step, scores, judgement, labels, judgements, seconds
+        *(split, progress.last_epoch, progress.step, scores, judgement, labels, judgements, weights, seconds)
     )
     progress.evals.append(evaluation)
     run.folder.tell(evaluation)

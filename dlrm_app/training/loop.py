@@ -214,7 +214,7 @@ def go_back_to_best(run: TrainingRun, checkpoints: Checkpoints) -> None:
     assert metric is not None
     logger.info(
         "%s on val stands still: back to the weights of step %d, with the rates %s",
-        *(metric.title, best.step, rates),
+        *(best.decides(metric.title), best.step, rates),
     )
 
 

@@ -75,7 +75,7 @@ def reason_to_stop(config: EvaluationConfig, evals: Sequence[Evaluation]) -> str
         assert metric is not None
         change = "risen above" if metric.rises else "fallen below"
         best = metric.sign * max(merits)
-        return f"{metric.title} on val has not {change} {best:.5f} in {since} evaluations ({patience})"
+        return f"{val[-1].decides(metric.title)} on val has not {change} {best:.5f} in {since} evaluations ({patience})"
     return None
 
 

@@ -179,6 +179,23 @@ DCNV3_X4 = [
     ("shallow_net_dropout", 0.2, "model.dcnv3_linear_dropout", 0.2),
     ("batch_norm", False, "model.batch_norm", False),
 ]
+# salmon1802/DCNv3, checkpoints/Avazu_x4_h5/DCNv3_Avazu.log
+DCNV3_AVAZU_X4 = [
+    ("optimizer", "adam", "optimizer.sparse.kind", "adam"),
+    ("learning_rate", 1e-3, "optimizer.sparse.lr", 1e-3),
+    ("learning_rate", 1e-3, "optimizer.dense.lr", 1e-3),
+    ("embedding_regularizer", 0, "optimizer.sparse.weight_decay", 0.0),
+    ("net_regularizer", 0, "optimizer.dense.weight_decay", 0.0),
+    ("embedding_dim", "16 for each of 3 heads", "tables.embedding_dim", 48),
+    ("batch_size", 10000, "trainer.global_batch_size", 10000),
+    ("num_cross_layers", 4, "model.dcn_num_layers", 4),
+    ("num_cross_layers", 4, "model.dcnv3_num_linear_layers", 4),
+    ("layer_norm", True, "model.dcnv3_layer_norm", True),
+    ("num_heads", 3, "model.num_heads", 3),
+    ("net_dropout", 0, "model.dropout", 0.0),
+    ("batch_norm", True, "model.batch_norm", True),
+    ("the epoch of the best AUC", 1, "trainer.epochs", 1),
+]
 # salmon1802/QNN, checkpoints/Criteo_x4_10_h5/QNN_T26_Criteo_001_53135920.log
 QNN_X4 = [
     ("batch_size", 10000, "trainer.global_batch_size", 10000),
@@ -189,23 +206,24 @@ QNN_X4 = [
     ("batch_norm", False, "model.batch_norm", False),
 ]
 PUBLISHED = [
-    ("kaggle_full", BARS + BARS_DLRM),
-    ("kaggle_full_dcnv2", BARS + BARS_DCNV2),
-    ("finalnet_criteo_x4", CRITEO_X4 + FINALNET_X4),
-    ("dcnv3_criteo_x4", CRITEO_X4 + DCNV3_X4),
-    ("qnn_criteo_x4", CRITEO_X4 + QNN_X4),
+    ("kaggle_full", BARS + BARS_DLRM, 10),
+    ("kaggle_full_dcnv2", BARS + BARS_DCNV2, 10),
+    ("finalnet_criteo_x4", CRITEO_X4 + FINALNET_X4, 10),
+    ("dcnv3_criteo_x4", CRITEO_X4 + DCNV3_X4, 10),
+    ("qnn_criteo_x4", CRITEO_X4 + QNN_X4, 10),
+    ("dcnv3_avazu_x4", DCNV3_AVAZU_X4, 2),
 ]
 
 
-@pytest.mark.parametrize(("name", "sources"), PUBLISHED)
-def test_the_recipes_for_full_kaggle_are_the_published_settings(
-    name: str, sources: list[tuple[str, object, str, object]]
+@pytest.mark.parametrize(("name", "sources", "min_count"), PUBLISHED)
+def test_the_recipes_of_the_records_are_the_published_settings(
+    name: str, sources: list[tuple[str, object, str, object]], min_count: int
 ) -> None:
     config = OmegaConf.create(asdict(compose_train(f"experiment={name}")))
     for source, published, key, expected in sources:
         assert OmegaConf.select(config, key) == expected, (key, source, published)
     twin = name.removesuffix("_dcnv2")
-    assert compose_preprocess(f"experiment={twin}").encoding.min_count == 10
+    assert compose_preprocess(f"experiment={twin}").encoding.min_count == min_count
 
 
 def test_the_mlperf_encodings_fit_the_mlperf_tables() -> None:

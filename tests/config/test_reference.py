@@ -83,8 +83,8 @@ def test_only_the_groups_of_the_command_are_listed() -> None:
     text = help_text("preprocess", schema_of("preprocess"), Overrides())
     assert "encoding=auto: auto, from_dataset, hash, vocab" in text
     assert (
-        "experiment=null: dcnv3_criteo_x4, finalnet_criteo_x4, kaggle_full, kaggle_paper, kaggle_small, mlperf_dcnv2,\n"
-        "    mlperf_dlrm_v1, qnn_criteo_x4\n"
+        "experiment=null: dcnv3_avazu_x4, dcnv3_criteo_x4, finalnet_criteo_x4, kaggle_full, kaggle_paper, kaggle_small,\n"
+        "    mlperf_dcnv2, mlperf_dlrm_v1, qnn_criteo_x4\n"
     ) in text
     assert "optimizer" not in text
     assert "experiment=auto: A recipe by the dataset's rows" in help_text(

@@ -39,6 +39,7 @@ def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:
     [
         ("split=val", "...data", "has no val split, only train, test"),
         ("group_by=m0", "group_by=m0", "is neither a one-hot feature..."),
+        ("group_by=request", "group_by=request", "is neither ... nor a column that ...data keeps (keep=)"),
     ],
 )
 def test_a_dataset_without_the_needed_parts_is_refused_beforehand(

@@ -236,15 +236,36 @@ def test_distillation_of_several_labels_is_refused(folder: Path, run: Path) -> N
 
 @pytest.fixture(scope="module")
 def export(folder: Path, run: Path) -> Path:
-    words = [f"checkpoint={run}", f"output={folder}/export", "format=torchscript", "threads=1"]
+    return exported(run, folder / "export")
+
+
+def exported(run: Path, output: Path, *more: str) -> Path:
+    words = [f"checkpoint={run}", f"output={output}", "format=torchscript", "threads=1", *more]
     export_model(compose_config("export", ExportConfig, words))
-    return folder / "export"
+    return output
 
 
 def test_an_export_scores_every_label_as_the_model_does(folder: Path, run: Path, export: Path) -> None:
     assert open_export(export).labels == [*LABELS]
     for name, (p, _) in predicted(folder, export).items():
         np.testing.assert_allclose(p, predicted(folder, run)[name][0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("tasks", ["mmoe", "ple"])
+def test_experts_resume_to_the_bit_and_are_exported(folder: Path, tasks: str) -> None:
+    """Two such models as an ensemble, trained in two parts and in one."""
+    words = [f"data.path={folder}/data", *COMMON, f"model.tasks={tasks}", "model.ensemble_size=2"]
+    words += ["model.experts.mlp=[8]", "evaluation.test=false"]
+    for steps in ([None], [30, None]):
+        for last in steps:
+            name = folder / f"{tasks}-{len(steps)}"
+            train_here(name, *words, "resume=auto", *([f"trainer.max_steps={last}"] if last else []))
+    assert final_bytes(folder / f"{tasks}-1") == final_bytes(folder / f"{tasks}-2")
+    run = folder / f"{tasks}-1"
+    export = exported(run, folder / f"{tasks}-export", "judgement=ignore")  # in so few steps it learns little
+    for label, (p, _) in predicted(folder, export).items():
+        assert p.std() > 1e-3
+        np.testing.assert_allclose(p, predicted(folder, run)[label][0], rtol=0, atol=1e-6)
 
 
 def test_python_gives_a_column_for_each_label(folder: Path, run: Path, export: Path) -> None:

@@ -2,18 +2,15 @@
 
 import contextlib
 import os
-import random
-import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.preprocessing.clicks import make_clicks
+from tests.preprocessing.interruptions import assert_kills_change_nothing
 from tests.preprocessing.running import content
 
 COMMAND = Path(sys.executable).with_name("dlrm-preprocess")
@@ -45,29 +42,9 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_bytes(
         subprocess.run([str(COMMAND), *earlier], check=True, capture_output=True)
     options = [option.format(parent=tmp_path / "parent") for option in options]
     arguments = [*options, "rejects.max_fraction=0.01"]
-    begin = time.monotonic()
-    subprocess.run(command(tmp_path, f"{tmp_path}/whole", *arguments), check=True, capture_output=True)
-    duration = time.monotonic() - begin
-    expected = content(tmp_path / "whole")
-    draw = random.Random(0)
-    kills = finished = 0
-    while kills < kills_wanted or finished == 0:
-        process = subprocess.Popen(
-            command(tmp_path, f"{tmp_path}/killed", *arguments),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            code = process.wait(draw.uniform(0.3, 1.0) * duration if kills < kills_wanted else None)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-            continue
-        assert code == 0
-        assert content(tmp_path / "killed") == expected
-        shutil.rmtree(tmp_path / "killed")
-        finished += 1
+    assert_kills_change_nothing(
+        [*command(tmp_path, f"{tmp_path}/killed", *arguments)], tmp_path / "killed", kills_wanted
+    )
 
 
 @contextlib.contextmanager

@@ -114,6 +114,21 @@ def test_brackets_and_blanks_are_read_as_numpy_writes_them(folder: Path) -> None
     assert np.allclose(vectors_of(manifest), [*vectors, [0, 0, 0], [0, 0, 0]])
 
 
+def test_blanks_stand_between_numbers_where_columns_have_another_delimiter(folder: Path) -> None:
+    """A tab is one, which is the delimiter where none is given, as for Parquet; a blank is refused."""
+    vectors = [[0.5, -1.25, 3], [1e-3, 2e5, 0.0]]
+    rows = ["\t".join(["1", "3", "4", " ".join(map(str, vector))]) for vector in vectors]
+    (folder / "log.tsv").write_text("clicked\tage\titem\ttext\n" + "\n".join(rows) + "\n")
+    described = describe(folder, [*COLUMNS[:3], "{name: text, role: vector, size: 3}"])
+    text = described.read_text()
+    described.write_text(text.replace('delimiter: ","', r'delimiter: "\t"'))
+    assert np.allclose(vectors_of(preprocess(folder, "log.tsv", "data", "vectors.dtype=fp32")), vectors)
+    described.write_text(text.replace('delimiter: ","', 'delimiter: " "'))
+    key, cure = "dataset.columns[3] (text): separator", "give another character"
+    with refused(ConfigError, key, "is needed where columns are delimited by a blank", cure):
+        preprocess(folder, "log.tsv", "refused")
+
+
 WRONG = {
     "another length": ("1|2|3", [1.0, 2.0, 3.0], "text has 3 numbers, its size is 5"),
     "no number": ("1|2|x|4|5", None, "each element must be a number within the range of float32"),

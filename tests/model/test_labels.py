@@ -211,6 +211,9 @@ CASES = [
     ("optimizer=sgd", wishes("row_wise"), *MODELS["finalnet"]),
     ("optimizer=sgd", *MODELS["dcnv3"], "model.batch_norm=false"),
     ("optimizer=sgd", wishes("data_parallel"), *MODELS["qnn"]),
+    ("optimizer=sgd", "model.tasks=mmoe", "model.experts.mlp=[12,6]"),
+    ("optimizer=adagrad", "model=dcn", wishes("row_wise"), "model.tasks=ple", "model.experts.own=2"),
+    ("optimizer=sgd", "model=concat", "model.bottom_mlp=[]", "model.tasks=ple", "model.experts.levels=2"),
 ]
 
 

@@ -1,11 +1,18 @@
-"""Interrupting dlrm-preprocess at its commits."""
+"""Interrupting dlrm-preprocess at its commits, or killing it anywhere."""
 
-from collections.abc import Callable
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlrm_app.journal import Journal
+from tests.preprocessing.running import content
 
 
 def run_in_pieces(
@@ -36,3 +43,32 @@ def run_in_pieces(
             return interruptions
         except KeyboardInterrupt:
             interruptions += 1
+
+
+def assert_kills_change_nothing(command: Sequence[str], output: Path, kills_wanted: int) -> None:
+    """Kills ``command``, which writes to ``output``, at random moments and starts it again: it always ends in the bytes of
+    a run that nobody killed.
+    """
+    shortest, draw = float("inf"), random.Random(0)
+    expected, kills, finished, was_killed = None, 0, 0, False
+    while expected is None or kills < kills_wanted or not finished:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        begin = time.monotonic()
+        try:
+            is_killed = expected is not None and kills < kills_wanted
+            code = process.wait(draw.uniform(0.3, 1.0) * shortest if is_killed else None)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills, was_killed = kills + 1, True
+            continue
+        assert code == 0
+        if expected is None:
+            expected = content(output)
+        else:
+            finished += 1
+        if not was_killed:
+            shortest = min(shortest, time.monotonic() - begin)
+        was_killed = False
+        assert content(output) == expected
+        shutil.rmtree(output)

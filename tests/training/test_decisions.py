@@ -1,6 +1,7 @@
 """When runs evaluate and when they have trained enough."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -122,6 +123,31 @@ def test_evaluations_are_ordered_by_the_metric_that_decides() -> None:
     )
     for metric, best in (("auc", first), ("logloss", third), ("ndcg@10", second), ("pr_auc", third)):
         assert Progress(evals=[first, second, third], best=metric).best_val() is best
+
+
+def labelled(weights: list[float], *aucs: float, loss: float = 0.5) -> Evaluation:
+    """An evaluation of click, order and like."""
+    main, *others = ({"auc": auc, "logloss": loss} for auc in aucs)
+    names = ("order", "like")
+    return Evaluation("val", 0, 0, main, labels=dict(zip(names, others, strict=True)), loss_weights=weights)
+
+
+def test_all_labels_decide_by_the_weights_of_their_losses() -> None:
+    weights = [1.0, 2.0, 0.5]
+    first, second = labelled(weights, 0.8, 0.6, 0.7), labelled(weights, 0.75, 0.7, 0.6)
+    assert first.merit("auc")[0] == pytest.approx((0.8 + 2 * 0.6 + 0.5 * 0.7) / 3.5)
+    assert first.merit("logloss")[0] == pytest.approx(-0.5)
+    assert Progress(evals=[first, second]).best_val() is second
+    alone = replace(first, loss_weights=[], labels={}), replace(second, loss_weights=[], labels={})
+    assert Progress(evals=[*alone]).best_val() is alone[0]
+    reason = reason_to_stop(EvaluationConfig(patience=1, best="auc"), [second, first])
+    assert "mean AUC of all labels on val has not risen above" in str(reason)
+
+
+def test_a_label_without_the_metric_counts_for_nothing() -> None:
+    weights = [1.0, 2.0, 0.5]
+    assert labelled(weights, 0.8, math.nan, 0.7).merit("auc")[0] == pytest.approx((0.8 + 0.5 * 0.7) / 1.5)
+    assert labelled(weights, math.nan, 0.9, 0.9, loss=0.3).merit("auc") == (-math.inf, -0.3)
 
 
 def test_two_rhythms_at_once_and_impossible_values_are_refused() -> None:

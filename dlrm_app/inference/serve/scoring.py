@@ -23,7 +23,14 @@ from dlrm_app.inference.raw_rows import RawRows
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.scorer import NO_SCORE, scorer_of_export, unscored
 from dlrm_app.inference.serve.arrow_bodies import ARROW, TableRequest, read_stream
-from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, ScoringRequest, bad_rows
+from dlrm_app.inference.serve.request import (
+    JsonRows,
+    RequestError,
+    Row,
+    RowProblem,
+    ScoringRequest,
+    bad_rows,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +67,8 @@ class ServedExport:
     def warm_up(self) -> None:
         """Compiles and reads all that requests need, before the first one. The values of these rows are not counted."""
         for value in (None, 1, 0.5, "1"):  # each is of another type in Arrow
-            row = {c.name: value if c.separator is None else [value] for c in self.requests.spec.columns}
+            columns = self.requests.spec.columns
+            row: Row = {c.name: value if c.separator is None else [value] for c in columns}
             for rows, _, _ in self._encoded.read(self.requests.table([row])):
                 if len(rows):
                     self._scorer.of_rows(self.model.encoding, len(rows))(rows)

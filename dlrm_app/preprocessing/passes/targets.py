@@ -7,6 +7,9 @@ id without rows.
 Rows with weights count by weight, divided by the mean weight of the training rows. In a sampled log, each negative also
 counts for those that sampling left out, so n is the number of all rows.
 
+Each of several labels has such a column beside every sparse one. Of a label that is given another, the rows count where its
+condition holds, and only rows that have the label.
+
 A training row must not see its own click. So training rows are dealt to NUM_FOLDS folds by their contents, copies of a
 row to the same fold, and a row is encoded with n, c and p of the other folds. All other rows, including those scored
 later, are encoded with all training rows.
@@ -24,7 +27,7 @@ from numpy.typing import NDArray
 from dlrm_app.checksums import checksum
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.encoding_files import read_clicks, read_rows, write_file
-from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
+from dlrm_app.dataset.manifest import DenseColumn, LearntLabel, Manifest, SparseColumn
 from dlrm_app.encoding.dense import TARGET, folded_file, is_target
 from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.encoding.own_clicks import LEARNT_ROWS
@@ -39,6 +42,7 @@ from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.files import written_whole
 from dlrm_app.journal import Finish, Journal
 from dlrm_app.logs.arrow_rows import open_cursor
+from dlrm_app.logs.raw_columns import RawColumns
 from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.source import InputFile, content_checksum
 from dlrm_app.preprocessing.passes.counts import KeyCounts, read_counts, write_counts
@@ -57,7 +61,8 @@ _BYTES_PER_ID = 40 * NUM_FOLDS
 class CountClicks:
     """Counts the training rows of a unit by id, fold and label.
 
-    The counts go to ``<unit>.counts`` in the journal's folder, a sample of the rows to ``<unit>.contents``.
+    The counts go to ``<unit>.counts`` in the journal's folder, of all columns by the main label, then by the next one, and
+    so on; a sample of the rows to ``<unit>.contents``.
     ``columns``: the numbers, in ``sparse``, of the columns that get a target column; their vocabularies are in the
     output.
     """
@@ -70,7 +75,8 @@ class CountClicks:
     journal: Journal[CountedUnit]
 
     def __call__(self, unit: InputUnit) -> Finish[CountedUnit]:
-        counts = [KeyCounts() for _ in self.columns]
+        labels = self.plan.spec.labels or (None,)
+        counts = [[KeyCounts() for _ in self.columns] for _ in labels]
         spec, contents = self.plan.file_specs[unit.source], RowSampler()
         cursor, encoder = open_cursor(unit, spec), Encoder(spec, self.dense, self.sparse, self.plan.output)
         places = [encoder.schema.get_field_index(self.sparse[column].name) for column in self.columns]
@@ -78,20 +84,46 @@ class CountClicks:
         for split, raw, row_hashes in self.plan.rows(unit, cursor, wants_hashes=True):
             if split == "train" and row_hashes is not None:
                 num_rows += len(raw.labels)
-                encoded = encoder.encode(raw)
-                offsets = (2 * folds_of(self.plan.seed, row_hashes) + raw.labels).astype(np.uint64)
-                for count, place in zip(counts, places, strict=True):
-                    keys = encoded.values(place).astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets
-                    count.add(*_sums_of(keys, raw.weights, self.plan.spec.is_weighted))
+                encoded, folds = encoder.encode(raw), 2 * folds_of(self.plan.seed, row_hashes)
+                ids = [encoded.values(place).astype(np.uint64) for place in places]
+                for label, of_label in zip(labels, counts, strict=True):
+                    outcomes, weights = self._outcomes(label, raw)
+                    rows = ~np.isnan(outcomes)
+                    offsets = (folds[rows] + outcomes[rows]).astype(np.uint64)
+                    for count, each in zip(of_label, ids, strict=True):
+                        keys = each[rows] * np.uint64(2 * NUM_FOLDS) + offsets
+                        count.add(*_sums_of(keys, None if weights is None else weights[rows]))
                 if self.plan.contents_identify_rows:
                     contents.add(row_hashes)
         extent = unit.finish()
         files = self.journal.begin(unit.name)
         with files.write(".counts") as temporary:
-            write_counts(temporary, [count.sorted() for count in counts])
+            write_counts(temporary, [count.sorted() for of_label in counts for count in of_label])
         with files.write(".contents") as temporary:
             contents.sample.write(temporary)
         return files.finish(CountedUnit(extent, cursor.line, num_rows))
+
+    def _outcomes(
+        self, label: LearntLabel | None, raw: RawColumns
+    ) -> tuple[NDArray[np.floating], NDArray[np.floating] | None]:
+        """(``label`` [R] of the rows, NaN where they say nothing of it; how much they count, None: each once).
+
+        The main label's counts are corrected for negatives that sampling left out where they are added up.
+        """
+        spec, main = self.plan.spec, raw.labels.astype(np.float64)
+        share = self.plan.kept_shares.get("train", 1.0)
+        weights = raw.weights if spec.is_weighted else None
+        if label is None:
+            return main, weights
+        if share < 1:  # counts of one file are of one type
+            weights = raw.weights
+        if label == spec.labels[0]:
+            return main, weights
+        by_name = dict(zip((each.name for each in spec.labels), [main, *raw.other_labels], strict=True))
+        outcomes = by_name[label.name]
+        if label.given is not None:
+            outcomes = np.where(by_name[label.given] == 1, outcomes, np.nan)
+        return outcomes, weights if share == 1 else raw.weights * np.where(main > 0, 1.0, 1 / share)
 
 
 IdCounts = NDArray[np.int64] | NDArray[np.float64]
@@ -99,10 +131,10 @@ IdCounts = NDArray[np.int64] | NDArray[np.float64]
 
 
 def _sums_of(
-    keys: NDArray[np.uint64], weights: NDArray[np.float64], is_weighted: bool
+    keys: NDArray[np.uint64], weights: NDArray[np.floating] | None
 ) -> tuple[NDArray[np.uint64], IdCounts]:
-    """Returns (the distinct ``keys``, how often each occurs or the sum of the weights of its rows)."""
-    if not is_weighted:
+    """Returns (the distinct ``keys``, how often each occurs or the sum of the ``weights`` of its rows)."""
+    if weights is None:
         return np.unique(keys, return_counts=True)
     distinct, places = np.unique(keys, return_inverse=True)
     return distinct, np.bincount(places, weights.astype(np.float32), len(distinct))
@@ -117,6 +149,7 @@ def folds_of(seed: int, keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
 class AddUpClicks:
     """Makes the file of a target column, and its values by fold in the journal's folder.
 
+    Items are numbered by label, and within a label by source.
     ``contents``: the file with the sample of the training rows, and its checksum; empty without one.
     """
 
@@ -129,14 +162,17 @@ class AddUpClicks:
     journal: Journal[DenseColumn]
 
     def __call__(self, item: NumberedItem) -> Finish[DenseColumn]:
-        number, source = item.number, self.sources[item.number]
-        rows, clicks = self._add_up(number, source.num_embeddings)
+        label, place = divmod(item.number, len(self.sources))
+        source = self.sources[place]
+        rows, clicks = self._add_up(label, place, source.num_embeddings)
         all_rows, all_clicks = rows.sum(1), clicks.sum(1)
         rate = share_of(all_clicks.sum().item(), all_rows.sum().item())
         strength = prior_strength(all_rows, all_clicks, rate)
-        file = f"target/{source.name}.parquet"
+        # two endings, so that no column's file is another one's of another label
+        file = f"target/{source.name}.label{label}.pq" if label else f"target/{source.name}.parquet"
+        name = f"{source.name}_target" + (f"_{self.plan.spec.labels[label].name}" if label else "")
         values = log_odds(all_rows, all_clicks, strength, rate)
-        self._write_folded(source.name, rows, clicks, strength)
+        self._write_folded(file, rows, clicks, strength)
         transform = {
             "kind": TARGET,
             "column": source.name,
@@ -145,28 +181,33 @@ class AddUpClicks:
             "rate": rate,
             "strength": strength,
             "folds": NUM_FOLDS,
+            **({"label": self.plan.spec.labels[label].name} if label else {}),
             **({"contents": self.contents} if self.contents else {}),
         }
-        return self.journal.begin(item.name).finish(DenseColumn(f"{source.name}_target", transform))
+        return self.journal.begin(item.name).finish(DenseColumn(name, transform))
 
-    def _add_up(self, number: int, num_ids: int) -> tuple[IdCounts, IdCounts]:
+    def _add_up(self, label: int, place: int, num_ids: int) -> tuple[IdCounts, IdCounts]:
         """Returns (rows, clicks) [ids, NUM_FOLDS] of all units."""
-        share = self.plan.kept_shares.get("train", 1.0)
-        is_weighted = self.plan.spec.is_weighted
-        kind = np.float64 if is_weighted or share < 1 else np.int64
-        counts: NDArray[Any] = np.zeros((num_ids * NUM_FOLDS, 2), kind)  # by label
-        for unit in self.units:
-            path = self.counted.path(unit.extent.name, ".counts")
-            keys, numbers = read_counts(path, number)
-            counts.reshape(-1)[keys.astype(np.int64)] += numbers  # a file has each key once
-        if is_weighted:  # the prior counts rows, so the mean weight must be 1
-            counts *= sum(unit.rows for unit in self.units) / (counts.sum() or 1.0)
-        if share < 1:
+        counts = self._read(label, place, num_ids)
+        if self.plan.spec.is_weighted:  # the prior counts rows, so the mean weight of all must be 1
+            weight = (self._read(0, place, num_ids) if label else counts).sum()
+            counts *= sum(unit.rows for unit in self.units) / (weight or 1.0)
+        if (share := self.plan.kept_shares.get("train", 1.0)) < 1 and not label:
             counts[:, 0] /= share
         by_label = counts.reshape(num_ids, NUM_FOLDS, 2)
         return by_label.sum(2), by_label[:, :, 1]
 
-    def _write_folded(self, name: str, rows: IdCounts, clicks: IdCounts, strength: float) -> None:
+    def _read(self, label: int, place: int, num_ids: int) -> NDArray[Any]:
+        """The counts of all units, [ids · NUM_FOLDS, 2]: of rows without the label and with it."""
+        is_count = not self.plan.spec.is_weighted and self.plan.kept_shares.get("train", 1.0) == 1
+        counts: NDArray[Any] = np.zeros((num_ids * NUM_FOLDS, 2), np.int64 if is_count else np.float64)
+        for unit in self.units:
+            path = self.counted.path(unit.extent.name, ".counts")
+            keys, numbers = read_counts(path, label * len(self.sources) + place)
+            counts.reshape(-1)[keys.astype(np.int64)] += numbers  # a file has each key once
+        return counts
+
+    def _write_folded(self, file: str, rows: IdCounts, clicks: IdCounts, strength: float) -> None:
         """Writes the values for the rows of each fold, from the rows of the other folds."""
         values = np.empty(rows.shape, np.float32)
         for fold in range(NUM_FOLDS):
@@ -174,10 +215,10 @@ class AddUpClicks:
             rate = share_of(others[1].sum().item(), others[0].sum().item())
             values[:, fold] = log_odds(*others, strength, rate)
         with (
-            written_whole(folded_file(self.journal.folder, name)) as temporary,
-            temporary.open("wb") as file,
+            written_whole(folded_file(self.journal.folder, file)) as temporary,
+            temporary.open("wb") as stream,
         ):
-            np.save(file, values)
+            np.save(stream, values)
 
 
 def _write(path: Path, rows: IdCounts, clicks: IdCounts, values: NDArray[np.float32]) -> str:

@@ -1,6 +1,7 @@
 """The record of an evaluation, as a run and its checkpoints keep it: metrics and a verdict with likely causes."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -60,6 +61,7 @@ class Evaluation:
     ``judgement``: None if it was not judged.
     ``labels``: the metrics of every other label, on its rows.
     ``judgements``: the judgements of the other labels.
+    ``loss_weights``: of the main label, then of the others in the order of ``labels``; empty for one label.
     ``seconds``: the time that the evaluation took.
     """
 
@@ -70,6 +72,7 @@ class Evaluation:
     judgement: Judgement | None = None
     labels: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
+    loss_weights: Sequence[float] = ()
     seconds: float | None = None
 
     def of_label(self, name: str) -> "Evaluation":
@@ -84,8 +87,25 @@ class Evaluation:
         return {**main, **self.judgements}
 
     def merit(self, metric: str) -> tuple[float, float]:
-        """Orders evaluations of one split by ``metric``, as ``config.metrics.merit`` does."""
-        return merit(metric, self.metrics)
+        """Orders evaluations of one split by ``metric``, as ``config.metrics.merit`` does.
+
+        Of several labels it is the mean over those whose metric is defined, by the weights of their losses. It is
+        undefined where the main label's is.
+        """
+        main = merit(metric, self.metrics)
+        if not self.loss_weights or math.isinf(main[0]):
+            return main
+        each = [main[0], *(merit(metric, metrics)[0] for metrics in self.labels.values())]
+        pairs = [
+            (weight, value)
+            for weight, value in zip(self.loss_weights, each, strict=True)
+            if not math.isinf(value)
+        ]
+        return sum(w * value for w, value in pairs) / sum(w for w, _ in pairs), 0.0
+
+    def decides(self, title: str) -> str:
+        """The name of what ``merit`` orders by, from the metric's ``title``."""
+        return f"mean {title} of all labels" if self.loss_weights else title
 
     def to_json(self) -> Json:
         """A flat dict: metrics and step have the same level."""
@@ -93,6 +113,8 @@ class Evaluation:
         labels: Json = {"labels": self.labels} if self.labels else {}
         if self.judgements:
             labels["judgements"] = {name: asdict(each) for name, each in self.judgements.items()}
+        if self.loss_weights:
+            labels["loss_weights"] = [*self.loss_weights]
         return {
             "split": self.split,
             "epoch": self.epoch,
@@ -106,6 +128,6 @@ class Evaluation:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Json:
         """The values of the fields in what ``to_json`` gave."""
-        others = ("split", "epoch", "step", "judgement", "labels", "judgements", "seconds")
+        others = ("split", "epoch", "step", "judgement", "labels", "judgements", "loss_weights", "seconds")
         metrics = {name: number for name, number in value.items() if name not in others}
         return {**{name: value[name] for name in others if name in value}, "metrics": metrics}

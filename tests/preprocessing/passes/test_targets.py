@@ -78,6 +78,61 @@ def test_a_row_is_encoded_by_the_rows_of_other_folds(clicks: Path, dataset: Mani
             assert found_new[row] == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
+LABELLED = [
+    "dataset.name=log",
+    "dataset.header=true",
+    'dataset.delimiter=","',
+    "dataset.labels=[click,{order:{given:click}},like]",
+    "dataset.columns=[{name: click, role: label}, {name: order, role: label}, {name: like, role: label}, "
+    "{name: weight, role: %s}, {name: item, role: sparse, kind: integer}, {name: n, role: sparse, kind: integer}]",
+    "encoding=vocab",
+    "encoding.crosses=null",
+    "dense.target_columns=[item]",
+]
+
+
+@pytest.mark.parametrize("role", ["ignore", "weight"])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_every_label_has_a_column_of_the_rows_that_say_it(tmp_path: Path, role: str, share: float) -> None:
+    """New rows are encoded by all training rows: of orders by those with a click, of likes by those that have one.
+
+    Of sampled rows, each without a click counts twice.
+    """
+    draw = np.random.default_rng(3)
+    click, order, like = (draw.random((3, 4000)) < np.array([[0.5], [0.4], [0.3]])).astype(int)
+    order, known = order * click, draw.random((2, 4000)) < 0.8
+    weight, item = draw.integers(1, 5, 4000), draw.integers(0, 30, 4000)
+    texts = [
+        ["" if not k else str(v) for k, v in zip(*pair, strict=True)]
+        for pair in zip(known, (order, like), strict=True)
+    ]
+    lines = [",".join(map(str, row)) for row in zip(click, *texts, weight, item, range(4000), strict=True)]
+    (tmp_path / "log.csv").write_text("click,order,like,weight,item,n\n" + "\n".join(lines) + "\n")
+    keys = [key % role if "%s" in key else key for key in LABELLED]
+    sampling = [f"sampling.negatives={share}"] if share < 1 else []
+    manifest = run(tmp_path / "out", f"input.train={tmp_path}/log.csv", "split.val=0.5", *keys, *sampling)
+    train, val = (table_of(manifest, split).to_pandas() for split in ("train", "val"))
+    assert [c.name for c in manifest.dense] == ["item_target", "item_target_order", "item_target_like"]
+    each = train[manifest.weight] if manifest.weight else np.ones(len(train))
+    mean = each.mean()
+    counted = {
+        "order": (train["click"] == 1) & train["order"].notna(),
+        "like": train["like"].notna(),
+    }
+    for label, rows in counted.items():
+        transform = next(c.transform for c in manifest.dense if c.name == f"item_target_{label}")
+        times = each / mean * np.where(train["click"] == 1, 1, 1 / share)
+        yes, no = (
+            (times * (rows & (train[label] == value))).groupby(train["item"]).sum() for value in (1, 0)
+        )
+        rate = (yes.sum() + 0.5) / (yes.sum() + no.sum() + 1)
+        prior = transform["strength"] * rate, transform["strength"] * (1 - rate)
+        expected = np.log((yes + prior[0]) / (no + prior[1])) - np.log(prior[0] / prior[1])
+        assert transform["rate"] == pytest.approx(rate, rel=1e-6)
+        found = val.groupby("item")[f"item_target_{label}"].first()
+        np.testing.assert_allclose(found, expected[found.index], rtol=1e-4, atol=1e-5)
+
+
 def test_shuffled_labels_teach_nothing_and_a_leak_is_found(
     clicks: Path, dataset: Manifest, tmp_path: Path
 ) -> None:

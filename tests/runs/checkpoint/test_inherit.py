@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
 from dlrm_app.model.architectures import ModelSpec
@@ -33,6 +34,8 @@ THEN = [*TABLES, Table("gone", 30, 8, ("f5",))]
 NOW = [*(replace(table, rows=table.rows + 37) for table in TABLES), Table("new", 40, 8, ("f6",))]
 GIVEN_AGAIN = {"bags": torch.tensor([0, 3, 25, 26, 49]), "long": torch.tensor([2, 10_100, 19_999])}
 """Rows on both sides of where they may be cut."""
+LABELS = [LearntLabel("click"), LearntLabel("order", given="click")]
+"""Of models with experts."""
 DENSE = [f"i{number}" for number in range(NUM_DENSE)]
 CASES = {
     "rows": ["optimizer=rowwise_adagrad", "sharding.types=[row_wise]"],
@@ -51,9 +54,10 @@ def build(
     tables: list[Table], overrides: list[str], seed: int, runtime: Runtime, dense: list[str] = DENSE
 ) -> tuple[Built, Described]:
     config = compose_train(*overrides, f"trainer.seed={seed}")
-    trainable = trainable_of(config, tables, len(dense), runtime)
+    labels = LABELS if config.model.tasks != "shared" else []
+    trainable = trainable_of(config, tables, len(dense), runtime, labels=labels)
     create_states(trainable.optimizer)
-    return (trainable, config), Described(ModelSpec(config.model, tables, len(dense)), dense)
+    return (trainable, config), Described(ModelSpec(config.model, tables, len(dense), labels=labels), dense)
 
 
 def tensors_of(trainable: Trainable, config: TrainConfig) -> Tensors:
@@ -156,6 +160,7 @@ ARCHITECTURES = {
     "qnn": [*WITHOUT_MLP, "model=qnn", "model.batch_norm=true"],
     "embedded": ["model.dense_embedding_dim=3"],
     "ensemble": ["model=dcn", "model.dcn_low_rank_dim=4", "model.ensemble_size=2"],
+    "experts": ["model.tasks=ple", "model.experts.levels=2"],
 }
 WIDE = [replace(TABLES[0], features=("f1", "f2", "f7")), *TABLES[1:], Table("new", 40, 8, ("f6",))]
 """A table that one more feature reads, and a new one."""
