@@ -122,14 +122,15 @@ def test_requests_are_answered_or_refused_with_the_reason(server: Any, scores: l
 
 @pytest.mark.slow
 def test_tables_are_bodies_and_answers(server: Any, scores: list[float]) -> None:
-    table, sink = pa.Table.from_pylist(json_rows()[:20]), pa.BufferOutputStream()
+    rows, sink = json_rows()[:20], pa.BufferOutputStream()
+    table = pa.table({name: [row.get(name) for row in rows] for name in HEADER})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     connection = http.client.HTTPConnection("127.0.0.1", server[1], timeout=20)
     kind = "application/vnd.apache.arrow.stream"
     for body, given in (
         (sink.getvalue().to_pybytes(), kind),
-        (body_of(json_rows()[:20]), "application/json"),
+        (body_of(rows), "application/json"),
     ):
         connection.request("POST", "/score", body, {"content-type": given, "accept": f"{kind};q=1, */*"})
         answer = connection.getresponse()
