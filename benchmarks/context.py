@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("settings", nargs="*", default=["threads=1", "limits.body_kib=4096"])
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     spec = raw_spec(read_manifest(given.export / ENCODING))
     rows = list(islice(read_rows(given.log, spec), ROWS + REQUESTS))
     bodies = dict(zip(FORMS, zip(*two_forms(rows, given.candidate), strict=True), strict=True))

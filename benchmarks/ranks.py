@@ -27,12 +27,14 @@ PLAIN = ["dataset=criteo_kaggle", "dense.transform=log1p", "dense.bucket_columns
 WAYS = {"one rank, one thread": (1, 1), "two ranks, one thread each": (2, 1), "one rank, two threads": (1, 2)}
 
 
-def measure(clicks: Path, output: Path, settings: list[str], num_ranks: int, threads: int) -> float:
-    """The seconds that all ranks take together."""
+def measure(
+    clicks: Path, output: Path, settings: list[str], num_ranks: int, threads: int
+) -> tuple[float, float]:
+    """The seconds, and the CPU seconds, that all ranks take together."""
     shutil.rmtree(output, ignore_errors=True)
     os.sync()
     words = [*COMMAND, "preprocess", f"input.train={clicks}", f"output={output}", *PLAIN, *settings]
-    begin = time.perf_counter()
+    begin, before = time.perf_counter(), os.times()
     ranks = [
         subprocess.Popen(
             [*words, f"threads={threads}"],
@@ -45,7 +47,9 @@ def measure(clicks: Path, output: Path, settings: list[str], num_ranks: int, thr
     codes = [rank.wait() for rank in ranks]
     if any(codes):
         sys.exit(f"failed: {' '.join(words)}")
-    return time.perf_counter() - begin
+    after = os.times()
+    busy = after.children_user + after.children_system - before.children_user - before.children_system
+    return time.perf_counter() - begin, busy
 
 
 def are_equal(one: Path, other: Path) -> bool:
@@ -57,19 +61,25 @@ def are_equal(one: Path, other: Path) -> bool:
 
 
 def compare(clicks: Path, folder: Path, kind: str, rounds: int) -> None:
-    """Prints the lines of ``kind``: the median of each way, and its ratio to the first by round."""
+    """Prints the lines of ``kind``: the medians of each way, and its ratio to the first by round."""
     measure(clicks, folder / "first", KINDS[kind], 1, 2)  # compiles, and is what the others must equal
-    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    measured: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     for number in range(rounds):
         for way, places in WAYS.items():
-            seconds[way].append(measure(clicks, folder / "output", KINDS[kind], *places))
-            print(f"round {number + 1}, {kind}, {way}: {seconds[way][-1]:.1f} s", file=sys.stderr, flush=True)
+            measured[way].append(measure(clicks, folder / "output", KINDS[kind], *places))
+            wall, busy = measured[way][-1]
+            print(
+                f"round {number + 1}, {kind}, {way}: {wall:.1f} s, {busy:.1f} CPU s",
+                file=sys.stderr,
+                flush=True,
+            )
             if not are_equal(folder / "first", folder / "output"):
                 sys.exit(f"{way} gives other bytes")
-    base = seconds[next(iter(WAYS))]
-    for way, taken in seconds.items():
-        ratios = ", ".join(f"{one / each:.2f}" for one, each in zip(base, taken, strict=True))
-        print(f"| {kind} | {way} | {statistics.median(taken):.1f} | {ratios} |")
+    base = measured[next(iter(WAYS))]
+    for way, taken in measured.items():
+        wall, busy = (statistics.median(each) for each in zip(*taken, strict=True))
+        ratios = ", ".join(f"{one[0] / each[0]:.2f}" for one, each in zip(base, taken, strict=True))
+        print(f"| {kind} | {way} | {wall:.1f} | {busy:.1f} | {ratios} |", flush=True)
 
 
 def main() -> None:
@@ -87,7 +97,10 @@ def main() -> None:
         print(
             f"{options.rows:,} rows, {clicks.stat().st_size / 1e6:,.0f} MB; median of {options.rounds} rounds.\n"
         )
-        print("| encoding | way | s | times as fast as one rank, by round |\n|---|---|---:|---|", flush=True)
+        print(
+            "| encoding | way | s | CPU s | times as fast as the first, by round |\n|---|---|---:|---:|---|",
+            flush=True,
+        )
         for kind in KINDS:
             compare(clicks, folder, kind, options.rounds)
 

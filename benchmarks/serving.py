@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("settings", nargs="*", default=["threads=1"])
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     rows = list(islice(read_rows(given.log, raw_spec(read_manifest(given.export / ENCODING))), 20 * ROWS))
     bodies = {size: requests_of(rows, size) for size in (1, ROWS)}
     with ExitStack() as stack:

@@ -1,6 +1,7 @@
 """A command, and a call of it."""
 
 from collections.abc import Callable
+from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -26,6 +27,7 @@ class Call:
     ``words``: the settings as they were typed.
     ``say``: shows a line to the user while the job runs.
     ``is_typed``: True in a command's own process, which a launcher may have started on several ranks.
+    ``pool``: runs the units of work, for a job that can be divided.
     """
 
     config: Any = None
@@ -33,6 +35,7 @@ class Call:
     words: tuple[str, ...] = ()
     say: Callable[[str], None] = _say_nothing
     is_typed: bool = False
+    pool: Pool | None = None
 
 
 Job = Callable[[Config, Call], Result | None]

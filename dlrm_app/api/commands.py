@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor as Pool
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,7 +56,8 @@ def _preprocess() -> "Command[PreprocessConfig]":
         def work(config: PreprocessConfig, call: Call) -> Result:
             # from Python, under any launcher, one process works by itself unless ranks are asked for
             is_shared = call.is_typed or config.ranks is not None
-            return preprocess(config, sharing_ranks(config.ranks, os.environ) if is_shared else ALONE)
+            ranks = sharing_ranks(config.ranks, os.environ) if is_shared else ALONE
+            return preprocess(config, ranks, call.pool)
 
         return work
 
@@ -324,13 +326,17 @@ def checked_config(name: str, settings: "Settings", problems: Sequence[Problem] 
 
 
 def run(
-    name: str, settings: "Settings", words: Sequence[str] | None = None, problems: Sequence[Problem] = ()
+    name: str,
+    settings: "Settings",
+    words: Sequence[str] | None = None,
+    problems: Sequence[Problem] = (),
+    pool: Pool | None = None,
 ) -> Result | None:
     """Runs ``dlrm-<name>`` with ``settings`` in this process, without output. Raises DlrmError.
 
-    ``words``: the settings as they were typed; ``problems``: those that are known already.
+    ``words``: the settings as they were typed; ``problems``: those that are known already; ``pool``: see ``Call``.
     """
     refuse_fork()
     config = checked_config(name, settings, problems)
-    call = Call(config, settings, tuple(words_of(settings) if words is None else words))
+    call = Call(config, settings, tuple(words_of(settings) if words is None else words), pool=pool)
     return COMMANDS[name]().load()(config, call)

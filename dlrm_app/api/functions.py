@@ -12,6 +12,7 @@ Each raises ``ConfigError`` for settings that cannot work, before any work, ``Da
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Executor as Pool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,12 +37,23 @@ if TYPE_CHECKING:
     from dlrm_app.tools.tuning.study import Study
 
 
-def _call(name: str, settings: tuple[Given, ...], keywords: dict[str, object]) -> Any:
-    return run(name, *read_settings(name, settings, keywords))
+def _call(
+    name: str, settings: tuple[Given, ...], keywords: dict[str, object], pool: Pool | None = None
+) -> Any:
+    return run(name, *read_settings(name, settings, keywords), pool)
 
 
-def preprocess(*settings: Given, **keywords: object) -> "Dataset":
-    """Turns raw click logs into a dataset folder, or continues an unfinished one (dlrm-preprocess)."""
+def preprocess(*settings: Given, executor: Pool | str | None = None, **keywords: object) -> "Dataset":
+    """Turns raw click logs into a dataset folder, or continues an unfinished one (dlrm-preprocess).
+
+    ``executor``: local or dask, as on the command line; or any ``concurrent.futures.Executor`` whose processes see the
+    input and the output under the same names, such as a ProcessPoolExecutor, Dask's ``client.get_executor()`` or
+    mpi4py's MPIPoolExecutor. With ``ranks``, all ranks that a launcher has started must call it.
+    """
+    if isinstance(executor, Pool):
+        return cast("Dataset", _call("preprocess", settings, keywords, executor))
+    if executor is not None:
+        keywords["executor"] = executor
     return cast("Dataset", _call("preprocess", settings, keywords))
 
 

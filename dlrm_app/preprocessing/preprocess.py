@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from concurrent.futures import Executor as Pool
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -18,18 +19,20 @@ from dlrm_app.preprocessing.resume import begin_work, finished_dataset
 from dlrm_app.preprocessing.stages import Stages
 from dlrm_app.preprocessing.summary import Dataset
 from dlrm_app.preprocessing.work.executor import Executor, LocalExecutor
+from dlrm_app.preprocessing.work.futures_executor import FuturesExecutor
 from dlrm_app.preprocessing.work.rank_executor import Sharing
 from dlrm_app.preprocessing.work.work_folder import WORK, locked, remove_temporary_files
 
 ALONE = Ranks(0, 0, 1, 1, "cpu")
 
 
-def preprocess(config: PreprocessConfig, ranks: Ranks = ALONE) -> Dataset:
+def preprocess(config: PreprocessConfig, ranks: Ranks = ALONE, pool: Pool | None = None) -> Dataset:
     """Makes the dataset that ``config`` describes, or continues an unfinished one. All ``ranks`` must call it.
 
+    ``pool``: runs the units of work, in place of this process's threads.
     Raises ConfigError for settings that cannot work, DataError for damaged input, DlrmError for a full disk.
     """
-    refuse_if(_sharing_problems(config, ranks))
+    refuse_if(_sharing_problems(config, ranks, pool))
     request = read_request(config)
     finished = finished_dataset(request)
     if finished is not None:
@@ -46,7 +49,7 @@ def preprocess(config: PreprocessConfig, ranks: Ranks = ALONE) -> Dataset:
         request = with_file_specs(request)
         warn_of_odd_columns(request.inputs)
         start = time.perf_counter()
-        executor = nullcontext(shared) if shared else _open_executor(config)
+        executor = nullcontext(shared) if shared else _open_executor(config, pool)
         with executor as opened, explained_disk_errors(output, REPEAT), locked(output, ranks.world_size):
             plan, is_resumed = begin_work(request)
             manifest = Stages.of(plan, opened).run()
@@ -56,11 +59,19 @@ def preprocess(config: PreprocessConfig, ranks: Ranks = ALONE) -> Dataset:
     return Dataset(manifest, None if is_resumed else time.perf_counter() - start)
 
 
-def _sharing_problems(config: PreprocessConfig, ranks: Ranks) -> list[Problem]:
-    if ranks.world_size == 1 or config.executor == "local":
+def _sharing_problems(config: PreprocessConfig, ranks: Ranks, pool: Pool | None) -> list[Problem]:
+    """Problems of two ways to divide the work at once."""
+    name = config.executor if pool is None else type(pool).__name__
+    if name == "local":
         return []
-    rule = f"divides the work among Dask's workers, and {ranks.world_size} ranks were started"
-    return [Problem(f"executor={config.executor}", rule, "start one process, or leave it out")]
+    problems = []
+    if ranks.world_size > 1:
+        rule = f"divides the work, and so do the {ranks.world_size} ranks that were started"
+        problems.append(Problem(f"executor={name}", rule, "start one process, or leave it out"))
+    if pool is not None and config.threads is not None:
+        cure = "the executor has its own number of workers: leave it out"
+        problems.append(Problem("threads", "is for executor=local", cure, config.threads))
+    return problems
 
 
 def _num_threads(config: PreprocessConfig, ranks: Ranks) -> int:
@@ -69,9 +80,11 @@ def _num_threads(config: PreprocessConfig, ranks: Ranks) -> int:
     return config.threads or max(1, cores // ranks.local_world_size)
 
 
-def _open_executor(config: PreprocessConfig) -> AbstractContextManager[Executor]:
+def _open_executor(config: PreprocessConfig, pool: Pool | None) -> AbstractContextManager[Executor]:
+    if pool is not None:
+        return nullcontext(FuturesExecutor(pool, Path(config.output)))
     if config.executor == "local":
         return nullcontext(LocalExecutor(config.threads))
     from dlrm_app.preprocessing.work.dask_executor import open_cluster  # Dask is an extra
 
-    return open_cluster(config.dask.address or "")
+    return open_cluster(config.dask.address or "", Path(config.output))

@@ -135,6 +135,13 @@ class Cluster:
         (pid,) = [pid for pid in self._processes_of(node) if "\0RANK=" in read(pid, "environ")]
         return pid
 
+    def task_of(self, number: str) -> int:
+        """The process of task ``number`` of the only step."""
+        (pid,) = [
+            pid for pid in self._processes_of(None) if f"\0SLURM_PROCID={number}\0" in read(pid, "environ")
+        ]
+        return pid
+
     def _stop_daemons(self) -> None:
         for daemon in reversed(self._daemons.values()):
             daemon.terminate()

@@ -6,12 +6,14 @@ All runs have the same two ranks and plan, so what was interrupted must end like
 import json
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from dlrm_app.preprocessing.work.work_folder import WORK
 from tests.commands import wait_until
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import AUTO, content, run
@@ -194,6 +196,36 @@ def test_a_job_array_preprocesses_a_log_in_each_task(cluster: Cluster, tmp_path:
         run(tmp_path / "alone", f"input.train={tmp_path}/day_{day}.tsv", *options)
         assert content(tmp_path / f"dataset_{day}") == content(tmp_path / "alone")
         shutil.rmtree(tmp_path / "alone")
+
+
+def test_tasks_of_srun_share_a_preprocessing(cluster: Cluster, tmp_path: Path) -> None:
+    """Four tasks on two nodes, one of which is killed; the same command, with three, continues to the usual bytes."""
+    (tmp_path / "log.tsv").write_bytes(make_clicks(40_000))
+    options = ["split.val=0.1", "encoding=vocab", "encoding.crosses=null", "layout.unit_mib=1"]
+    options += [word for word in AUTO if word.startswith("dense.")]
+    given = [f"input.train={tmp_path}/log.tsv", *options, f"output={tmp_path}/shared", "threads=1"]
+
+    def step(num_tasks: int) -> "subprocess.Popen[str]":
+        tasks = ["srun", "--nodes=2", f"--ntasks={num_tasks}", "--overcommit", "--kill-on-bad-exit=1"]
+        command = [*tasks, str(Path(sys.executable).with_name("dlrm-preprocess")), *given]
+        return subprocess.Popen(
+            command, env=cluster.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    first = step(4)
+    journal = tmp_path / "shared" / WORK
+    wait_until(lambda: len([*journal.glob("*/*.json")]) > 3, PATIENCE, "some units")
+    send(cluster.task_of("3"), signal.SIGKILL)
+    first.communicate(timeout=PATIENCE)
+    assert first.returncode != 0
+    assert not (tmp_path / "shared" / "manifest.json").exists()
+    second = step(3)
+    out, error = second.communicate(timeout=PATIENCE)
+    assert second.returncode == 0, error
+    assert out.count("split ") == 1
+    assert "3 ranks share the work" in error
+    run(tmp_path / "alone", f"input.train={tmp_path}/log.tsv", *options)
+    assert content(tmp_path / "shared") == content(tmp_path / "alone")
 
 
 def test_a_job_with_losses_ends_like_an_undisturbed_one(

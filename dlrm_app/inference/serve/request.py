@@ -1,6 +1,7 @@
 """A request's JSON → a table of raw values, and problems of the request."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -75,13 +76,18 @@ def parse_body(body: bytes, max_rows: int) -> ScoringRequest:
     rows, context = value["rows"], value.get("context", {})
     if not isinstance(context, dict):
         raise RequestError(422, "context: must be an object of columns and their values")
-    if not 1 <= len(rows) <= max_rows:
-        reason = f"a request has 1 to limits.rows={max_rows:,} rows, this one has {len(rows):,}"
-        raise RequestError(413 if rows else 422, reason)
+    refuse_size(len(rows), max_rows)
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise bad_rows([RowProblem(number, None, "a row is an object of columns and their values")])
     return ScoringRequest(rows, context)
+
+
+def refuse_size(num_rows: int, max_rows: int) -> None:
+    """Raises RequestError for a request without rows, or with too many."""
+    if not 1 <= num_rows <= max_rows:
+        reason = f"a request has 1 to limits.rows={max_rows:,} rows, this one has {num_rows:,}"
+        raise RequestError(413 if num_rows else 422, reason)
 
 
 def _decode_request(body: bytes) -> object:
@@ -123,8 +129,8 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Makes a dict. Raises ValueError for a name that is given twice: JSON does not say which one counts."""
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        repeated = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"{repeated[:_SHOWN]!r} is given twice")
     return value
 
@@ -141,7 +147,8 @@ class JsonRows:
         columns = tuple(replace(c, brackets=None) for c in unlabelled.columns if c.role != "ignore")
         self.spec = replace(unlabelled, columns=columns, order=())
         self._columns = {column.name: column for column in columns}
-        self._unread = {column.name for column in spec.columns} - {*self._columns}
+        self.unread = {column.name for column in spec.columns} - {*self._columns}
+        """Columns that rows may have, which are not read."""
         self._types = {column.name: _plain_types(column) for column in columns}
         """Column → the types of its values, or of the items of its lists, that no rule refuses."""
         kinds = dict.fromkeys((c.kind, c.separator is None) for c in columns)
@@ -162,7 +169,7 @@ class JsonRows:
 
     def _are_plain(self, rows: Sequence[Row], body: bytes) -> bool:
         """True if the types of the values alone show that all are valid; checking each value takes longer."""
-        for name in set(chain.from_iterable(rows)) - self._unread:
+        for name in set(chain.from_iterable(rows)) - self.unread:
             if name not in self._columns:
                 return False
             values: Iterable[object] = [row.get(name) for row in rows]
@@ -179,7 +186,7 @@ class JsonRows:
 
     def _problem(self, number: int, row: Row) -> RowProblem | None:
         for name, value in row.items():
-            if name in self._unread or value is None:
+            if name in self.unread or value is None:
                 continue
             if name not in self._columns:
                 return RowProblem(number, name, f"{name[:_SHOWN]!r} is not a column of the model")

@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from dlrm_app.checksums import checksum
 from dlrm_app.encoding.value_shares import ValueWatch, deviation_text
@@ -20,12 +22,22 @@ from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.raw_rows import RawRows
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.scorer import NO_SCORE, scorer_of_export, unscored
-from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, ScoringRequest, bad_rows
+from dlrm_app.inference.serve.arrow_bodies import ARROW, TableRequest, read_stream
+from dlrm_app.inference.serve.request import (
+    JsonRows,
+    RequestError,
+    Row,
+    RowProblem,
+    ScoringRequest,
+    bad_rows,
+)
 
 logger = logging.getLogger(__name__)
 
 Scores = dict[str, list[float]]
 """A probability for every row of a request, by label; the main label comes first, and is alone if there is one."""
+JSON = "application/json"
+RequestedRows = ScoringRequest | TableRequest
 Answer = Scores | RequestError
 """The scores of a request, or the reason why there are none."""
 A = TypeVar("A")
@@ -45,10 +57,21 @@ class ServedExport:
         self.identity = checksum(export.folder / RECORD).removeprefix("sha256:")[:12]
         self.requests = JsonRows(self.spec)
         """Reads the rows of requests."""
+        self.readers: dict[str, Callable[[bytes, int], RequestedRows]] = {
+            JSON: self.requests.read,
+            ARROW: partial(read_stream, spec=self.requests.spec, unread=self.requests.unread),
+        }
+        """Media type → the reader of its bodies (body, the most rows), which raises RequestError."""
         self._encoded = RawRows(self.requests.spec, export.encoding, export.features)
 
-    def start_counting(self) -> None:
-        """Counts the values of rows from now on."""
+    def warm_up(self) -> None:
+        """Compiles and reads all that requests need, before the first one. The values of these rows are not counted."""
+        for value in (None, 1, 0.5, "1"):  # each is of another type in Arrow
+            columns = self.requests.spec.columns
+            row: Row = {c.name: value if c.separator is None else [value] for c in columns}
+            for rows, _, _ in self._encoded.read(self.requests.table([row])):
+                if len(rows):
+                    self._scorer.of_rows(self.model.encoding, len(rows))(rows)
         self._encoded = RawRows(self.requests.spec, self.model.encoding, self.model.features)
 
     @property
@@ -56,23 +79,29 @@ class ServedExport:
         """The values of all rows so far beside the usual ones."""
         return self._encoded.watch
 
-    def score(self, requests: Sequence[ScoringRequest]) -> list[Answer]:
+    def score(self, requests: Sequence[RequestedRows]) -> list[Answer]:
         """Answers each of ``requests``, in order. A bad row affects only its own request.
 
-        Requests without a context are scored together, the others one by one.
+        Those that are rows alone are scored together, tables and rows with a context one by one.
         """
-        plain = [number for number, request in enumerate(requests) if not request.context]
-        apart = [[number] for number, request in enumerate(requests) if request.context]
+        are_plain = [isinstance(each, ScoringRequest) and not each.context for each in requests]
+        plain = [number for number, is_plain in enumerate(are_plain) if is_plain]
+        apart = [[number] for number, is_plain in enumerate(are_plain) if not is_plain]
         answers: dict[int, Answer] = {}
         for numbers in [*([plain] if plain else []), *apart]:
             answers |= zip(numbers, self._score([requests[number] for number in numbers]), strict=True)
         return [answers[number] for number in range(len(requests))]
 
-    def _score(self, requests: Sequence[ScoringRequest]) -> list[Answer]:
-        """Answers requests without a context, or a single one that may have one."""
-        table, shared = self.requests.tables(
-            [row for request in requests for row in request.rows], requests[0].context
-        )
+    def _tables(self, requests: Sequence[RequestedRows]) -> tuple[pa.Table, pa.Table | None]:
+        """(the rows of all ``requests``, their context), of those that are scored together."""
+        if isinstance(requests[0], TableRequest):
+            return requests[0].table, None
+        given = [request for request in requests if isinstance(request, ScoringRequest)]
+        return self.requests.tables([row for each in given for row in each.rows], given[0].context)
+
+    def _score(self, requests: Sequence[RequestedRows]) -> list[Answer]:
+        """Answers requests that are rows alone, or a single one of another kind."""
+        table, shared = self._tables(requests)
         labels = self._scorer.labels or ["click"]
         scores = np.zeros((len(table), len(labels)), np.float64)
         bad: list[RowProblem] = []
@@ -96,15 +125,14 @@ class ServedExport:
 
 
 def open_served(path: Path) -> ServedExport:
-    """Verifies and loads the export at ``path``, and scores an empty row once. Raises DlrmError."""
+    """Verifies and loads the export at ``path``, and scores a few rows. Raises DlrmError."""
     served = ServedExport(open_export(path.resolve()))
-    served.score([ScoringRequest([{}])])  # compiles and reads everything before the first request
-    served.start_counting()
+    served.warm_up()
     return served
 
 
 class _Waiting(NamedTuple):
-    request: ScoringRequest
+    request: RequestedRows
     since: float
     answer: "asyncio.Future[Any]"
 
@@ -118,7 +146,7 @@ class Batcher(Generic[A]):
 
     def __init__(
         self,
-        score: Callable[[Sequence[ScoringRequest]], Awaitable[Sequence[A | RequestError]]],
+        score: Callable[[Sequence[RequestedRows]], Awaitable[Sequence[A | RequestError]]],
         *,
         max_rows: int,
         max_wait: float,
@@ -131,7 +159,7 @@ class Batcher(Generic[A]):
         self._arrived = asyncio.Event()
         self.queued_rows = 0
 
-    async def score(self, request: ScoringRequest, timeout: float) -> A:
+    async def score(self, request: RequestedRows, timeout: float) -> A:
         """The answer to a request.
 
         Raises RequestError for bad rows, a full queue, and after ``timeout`` seconds.

@@ -30,13 +30,13 @@ from starlette.routing import Route
 from dlrm_app.config.serve import ServeConfig
 from dlrm_app.encoding.value_shares import ValueWatch
 from dlrm_app.errors import DlrmError, Problem
+from dlrm_app.inference.serve.arrow_bodies import ARROW, write_stream
 from dlrm_app.inference.serve.following import Follower, lower_priority
-from dlrm_app.inference.serve.request import RequestError, ScoringRequest
-from dlrm_app.inference.serve.scoring import Batcher, Scores, ServedExport, open_served
+from dlrm_app.inference.serve.request import RequestError
+from dlrm_app.inference.serve.scoring import JSON, Batcher, RequestedRows, Scores, ServedExport, open_served
 from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
-_JSON = "application/json"
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 
@@ -98,7 +98,7 @@ def _announce(host: str, port: int, export: ServedExport, say: Say) -> None:
     columns = [column for column in export.spec.columns if column.role in ("dense", "sparse", "time")][:3]
     example = json.dumps({"rows": [{column.name: None for column in columns}]})
     logger.info("export %s (%s) is served at %s", export.identity, export.model.record.checkpoint, url)
-    say(f"next: curl {url}/score -H 'content-type: {_JSON}' -d '{example}'")
+    say(f"next: curl {url}/score -H 'content-type: {JSON}' -d '{example}'")
 
 
 class Server:
@@ -116,7 +116,7 @@ class Server:
         rows = Histogram("dlrm_batch_rows", "Rows scored at once", buckets=_ROWS, registry=registry)
         registry.register(_ServedMetrics(follower))
 
-        async def score(requests: Sequence[ScoringRequest]) -> list[ScoredRequest | RequestError]:
+        async def score(requests: Sequence[RequestedRows]) -> list[ScoredRequest | RequestError]:
             serving = follower.serving  # a change in the meantime is for the next batch
             answers = await asyncio.get_running_loop().run_in_executor(thread, serving.export.score, requests)
             return [
@@ -183,8 +183,13 @@ class Server:
         return response
 
     async def _score(self, request: Request) -> Response:
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
-            raise RequestError(415, f"the body must be JSON: send the header content-type: {_JSON}")
+        kind, readers = (
+            _media_type(request.headers.get("content-type", "")),
+            self._follower.serving.export.readers,
+        )
+        if kind not in readers:
+            rule = "the body must be JSON or a stream of Arrow"
+            raise RequestError(415, f"{rule}: send the header content-type: {' or '.join(readers)}")
         seconds = self._limits.seconds
         try:
             body = await asyncio.wait_for(self._body(request), seconds)
@@ -192,8 +197,10 @@ class Server:
             raise RequestError(408, f"the body did not come within limits.seconds={seconds:g}") from None
         except ClientDisconnect:  # for the metrics; nobody reads the answer
             raise RequestError(400, "the client left before the body was whole") from None
-        asked = self._follower.serving.export.requests.read(body, self._limits.rows)
+        asked = self._follower.serving.export.readers[kind](body, self._limits.rows)
         found = await self._batcher.score(asked, seconds)
+        if ARROW in map(_media_type, request.headers.get("accept", "").split(",")):
+            return Response(write_stream(found.scores), 200, {"x-model": found.model}, ARROW)
         main, *others = found.scores.items()
         answer: dict[str, object] = {"scores": main[1], **({"labels": dict(others)} if others else {})}
         return _json(200, answer, {"x-model": found.model})
@@ -268,6 +275,11 @@ def _be_modest() -> None:
     lower_priority()
 
 
+def _media_type(header: str) -> str:
+    """The media type in a header, without its parameters."""
+    return header.partition(";")[0].strip().lower()
+
+
 def _json(status: int, value: dict[str, object], more: dict[str, str] | None = None) -> Response:
     headers = {**(more or {}), **({"retry-after": "1"} if status == 503 else {})}
-    return Response(json_text(value), status, headers, _JSON)
+    return Response(json_text(value), status, headers, JSON)

@@ -215,3 +215,18 @@ def outcome(body: bytes) -> str:
 def test_a_name_given_twice_is_refused_wherever_blanks_and_colons_are(blank: str) -> None:
     for row in (f'"a"{blank}:1,"a":":"', f'"a":":",":"{blank}:2,"a"{blank}:3', f'"a":{{"b":1,"b"{blank}:2}}'):
         assert "is given twice" in outcome(f'{{"rows":[{{{row}}}]}}'.encode())
+
+
+def test_a_context_of_very_many_names_is_refused(json_rows: JsonRows) -> None:
+    """Also if the last of them is given twice, in time that does not grow with the square of their number."""
+    names = ",".join(f'"k{number}":1' for number in range(200_000))
+    for more, reason in (("", "is not a column of the model"), (',"k199999":2', "'k199999' is given twice")):
+        with pytest.raises(RequestError, match=reason):
+            json_rows.read(f'{{"context":{{{names}{more}}},"rows":[{{}}]}}'.encode(), 2)
+
+
+def test_rows_may_change_the_types_of_their_columns(json_rows: JsonRows) -> None:
+    """Each value is read as alone."""
+    values = [1, "2", 3.0, True, None, "4.5", False, 10**20]
+    rows = [{"price": value, "user": value if type(value) is not float else "x"} for value in values]
+    assert read(json_rows, rows) == [read(json_rows, [row])[0] for row in rows]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dlrm_app.inference.serve.request import RequestError
@@ -117,6 +118,24 @@ def test_requests_are_answered_or_refused_with_the_reason(server: Any, scores: l
     assert client.ask("GET", "/health")[1]["step"] > 0
     status, answer = client.ask("POST", "/score", b" " * (65 << 10))
     assert (status, answer["error"]) == (413, "the body is longer than limits.body_kib=64 KiB")
+
+
+@pytest.mark.slow
+def test_tables_are_bodies_and_answers(server: Any, scores: list[float]) -> None:
+    table, sink = pa.Table.from_pylist(json_rows()[:20]), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    connection = http.client.HTTPConnection("127.0.0.1", server[1], timeout=20)
+    kind = "application/vnd.apache.arrow.stream"
+    for body, given in (
+        (sink.getvalue().to_pybytes(), kind),
+        (body_of(json_rows()[:20]), "application/json"),
+    ):
+        connection.request("POST", "/score", body, {"content-type": given, "accept": f"{kind};q=1, */*"})
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("content-type")) == (200, kind)
+        found = pa.ipc.open_stream(answer.read()).read_all()
+        assert found["score"].to_pylist() == pytest.approx(scores[:20], abs=1e-7)
 
 
 def test_a_client_that_disconnects_is_not_a_server_error(server: Any) -> None:

@@ -20,7 +20,7 @@ from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem
 from dlrm_app.logs.sources.folders import NoFilesError
 from dlrm_app.logs.sources.source import DamagedFileError
-from dlrm_app.preprocessing.work import dask_executor
+from dlrm_app.preprocessing.work import dask_executor, futures_executor
 from dlrm_app.tools.synthetic import generate
 from tests.composed import compose_config
 from tests.make_log import make_log
@@ -144,9 +144,9 @@ def test_a_worker_with_another_version_of_the_code_is_refused(
     one_worker: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checksums = iter(["of the one that asks", "of the worker"])
-    monkeypatch.setattr(dask_executor, "own_code", lambda: next(checksums))
+    monkeypatch.setattr(futures_executor, "own_code", lambda: next(checksums))
     clicks = write_clicks(tmp_path / "clicks.tsv", 10)
-    with refused(DlrmError, "the worker at ...", "has another dlrm-app than this process"):
+    with refused(DlrmError, "process ...", "has another dlrm-app than the caller"):
         run(tmp_path / "out", *OPTIONS, f"input.train={clicks}", *one_worker)
 
 

@@ -33,6 +33,8 @@ from dlrm_app.tools.daily.measure import (
 from tests.labelled_log import describe_labels, draw_labelled, made
 from tests.loader.dataset_fixture import write_dataset
 from tests.make_log import write_csv
+from tests.preprocessing.running import run
+from tests.preprocessing.test_vectors import write_log
 from tests.refusals import refused
 
 
@@ -166,3 +168,11 @@ def test_a_given_label_is_missing_where_its_condition_holds(tmp_path: Path) -> N
     assert missing_shares(known)["order|clicked"] == 0
     assert missing_shares(half_open)["order|clicked"] == pytest.approx(is_open.sum() / clicks)
     assert missing_shares(half_open)["like"] == pytest.approx(0.3, abs=0.05)
+
+
+def test_vectors_are_missing_by_row_and_by_item(tmp_path: Path) -> None:
+    """A share of 1 is a column that went missing, which the gate's rule for missing values holds back."""
+    manifest = run(tmp_path / "out", *write_log(tmp_path, 1400), "encoding=vocab", "rejects.max_fraction=0.1")
+    shares = missing_shares(manifest)
+    assert shares["query"] == pytest.approx(1 / 7, abs=0.01)  # every seventh row
+    assert shares["item_text"] == pytest.approx(1 / 2, abs=0.05)  # the file has half of the items
