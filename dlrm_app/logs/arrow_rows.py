@@ -134,10 +134,12 @@ class ArrowCursor(Position):
                 its_values = values[num_numbers + slot] if is_sparse else dense[column.name]
                 its_spans = spans[slot] if is_sparse else _NO_SPANS
                 self._convert_all(stored, reading, its_values[read], its_states[read], its_spans)
-                its_values[read.stop :] = its_values[0]
+                if read.stop < count:
+                    its_values[read.stop :] = its_values[0]
                 if column.role in NEVER_MISSING:
                     its_states[its_states == ABSENT] = BAD
-            its_states[read.stop :] = its_states[0]
+            if read.stop < count:
+                its_states[read.stop :] = its_states[0]
         lists = [found[name] for name in self._lists]
         faults = self._bad_columns(states)
         faults += self._unlike(lists) if spec.element_weights else ()

@@ -2,18 +2,25 @@
 
 import gzip
 import itertools
+import json
 import os
 import random
+import threading
 from collections.abc import Generator
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
+from dlrm_app.encoding.columns import MadeColumns
 from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.preprocessing.make_columns import ColumnMaker
 from dlrm_app.preprocessing.preprocess import preprocess
+from dlrm_app.preprocessing.summary import Dataset
 from dlrm_app.preprocessing.work import meeting, rank_executor
 from dlrm_app.preprocessing.work.executor import LocalExecutor
 from dlrm_app.preprocessing.work.work_folder import RANKS, WORK
@@ -138,6 +145,39 @@ def test_ranks_that_are_killed_and_started_again_one_by_one_change_nothing(
             else:
                 ended.result()
     assert min(killed[rank] for rank in range(3)) >= 2
+    assert content(clicks / "shared") == content(clicks / "whole")
+
+
+def test_a_rank_that_comes_again_between_two_passes_waits_for_the_next(
+    clicks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last pass has ended, with the work of its earlier process, and rank 0 is at work by itself."""
+    given, dying = of_way(clicks, "hash"), threading.Event()
+    kill_ranks(monkeypatch, lambda rank, what: rank == 1 and dying.is_set())
+    shared, make = SharedRun(clicks / "shared", *given), ColumnMaker.make
+    ranks: list[Future[Dataset]] = []
+
+    def state_of(rank: int) -> Any:
+        return json.loads((clicks / "shared" / WORK / RANKS / f"{rank}.state").read_text())
+
+    def make_after_a_loss(self: ColumnMaker) -> MadeColumns:
+        dying.set()
+        assert isinstance(ranks[1].exception(), KeyboardInterrupt)
+        dying.clear()
+        gone = state_of(1)["process"]
+        ranks[1:] = shared.start(2, 1)
+        wait_until(lambda: state_of(1)["process"] != gone and state_of(1)["task"] > 0, 20, "rank 1")
+        return make(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ColumnMaker, "make", make_after_a_loss)
+        ranks += shared.start(2)
+        wait_until(lambda: len(ranks) == 2, 20, "both")
+        for each in list(ranks):
+            with suppress(KeyboardInterrupt):
+                each.result()
+    ranks[1].result()
+    run(clicks / "whole", *given)
     assert content(clicks / "shared") == content(clicks / "whole")
 
 

@@ -105,11 +105,6 @@ class Meeting:
         return self._others[0]
 
     @property
-    def is_seen(self) -> bool:
-        """True if the living rank 0 has seen this process."""
-        return self.own.process in self.lead.seen
-
-    @property
     def has_new_lead(self) -> bool:
         """True if rank 0 is another process than the one that this rank follows."""
         return self.lead.process != self.own.lead
@@ -134,10 +129,10 @@ class Meeting:
             temporary.write_text(json.dumps(asdict(self._own)), encoding="utf-8")
             temporary.replace(self._state_file(self.ranks.rank))
 
-    def follow(self, problems: Sequence[Problem]) -> None:
-        """Follows the living rank 0. Raises ConfigError, on rank 0 too, with ``problems`` that keep this rank from it."""
+    def follow(self, lead: RankState, problems: Sequence[Problem]) -> None:
+        """Follows ``lead``. Raises ConfigError, on rank 0 too, with ``problems`` that keep this rank from it."""
         failure = pack_error(ConfigError(*problems), self.ranks.rank) if problems else ""
-        self.say(lead=self.lead.process, task=0, failure=failure)
+        self.say(lead=lead.process, task=0, failure=failure)
         refuse_if(problems)
 
     def wait_for_followers(self) -> None:
@@ -168,7 +163,8 @@ class Meeting:
     def check(self) -> None:
         """Raises DlrmError if another rank has failed, or has been silent for too long."""
         for rank, state in self._others.items():
-            counts = state.lead == self.own.process if self.ranks.is_first else not self.has_new_lead
+            # what an earlier process said does not count
+            counts = self.own.process == state.lead if self.ranks.is_first else self.own.lead == state.process
             if counts and state.failure:
                 error = pickle.loads(base64.b64decode(state.failure))
                 error.is_shared = not self.ranks.is_first  # rank 0 reports it

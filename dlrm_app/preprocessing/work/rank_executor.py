@@ -13,7 +13,7 @@ import logging
 import pickle
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -90,11 +90,12 @@ class Sharing:
         with self._locked(), meeting.entered():
             while not self._is_over(meeting):
                 meeting.pause()
-                if meeting.has_new_lead:
-                    if meeting.is_seen:
-                        meeting.follow(self._other_settings(meeting))
-                elif meeting.lead.task > meeting.own.task:
-                    self._do_task(meeting)
+                lead = meeting.lead
+                if lead.process != meeting.own.lead:
+                    if meeting.own.process in lead.seen:  # so it lives
+                        meeting.follow(lead, self._other_settings(meeting))
+                elif lead.task > meeting.own.task:
+                    self._do_task(meeting, lead.task)
             meeting.say(has_left=True)
 
     @contextmanager
@@ -108,9 +109,8 @@ class Sharing:
         """True once the dataset is finished. Machines that share a disk may see the manifest later than the state."""
         return is_file(self.output / MANIFEST) or (not meeting.has_new_lead and meeting.lead.has_left)
 
-    def _do_task(self, meeting: Meeting) -> None:
-        number, lead = meeting.lead.task, meeting.own.lead
-        work, feeds = pickle.loads(meeting.read(_task_file(self.folder, lead, number)))
+    def _do_task(self, meeting: Meeting, number: int) -> None:
+        work, feeds = pickle.loads(meeting.read(_task_file(self.folder, meeting.own.lead, number)))
         remaining: _Remaining[Any, Any] = _Remaining(work)
         mine = feeds[self.ranks.rank :: self.ranks.world_size]
         with closing(LocalExecutor(self.num_threads).run(remaining, mine)) as records:
@@ -194,6 +194,5 @@ class RankExecutor:
             meeting.pause()
             if time.monotonic() - listed_at > _LIST_SECONDS:
                 yield from news()
+        # the file stays until the end: a rank that is started again may ask for it between two passes
         yield from news()
-        with suppress(FileNotFoundError):
-            task.unlink()
