@@ -25,6 +25,7 @@ from typing import Any
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DlrmError, Problem, refuse_if
 from dlrm_app.records import from_json
+from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class Meeting:
             self._own = replace(self._own, **changes, beat=self._own.beat + 1)
             # renamed into place, so that no reader finds half of it; without fsync, as it is of no use after a power cut
             temporary = self.folder / f"{self.ranks.rank}.new"
-            temporary.write_text(json.dumps(asdict(self._own)), encoding="utf-8")
+            temporary.write_text(json_text(asdict(self._own)), encoding="utf-8")
             temporary.replace(self._state_file(self.ranks.rank))
 
     def follow(self, lead: RankState, problems: Sequence[Problem]) -> None:

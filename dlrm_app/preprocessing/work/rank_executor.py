@@ -29,7 +29,7 @@ from dlrm_app.preprocessing.work.executor import Executor, Feed, LocalExecutor, 
 from dlrm_app.preprocessing.work.meeting import Meeting
 from dlrm_app.preprocessing.work.work_folder import RANKS, WORK, own_code, remove_idle_work
 from dlrm_app.records import Json, leaves
-from dlrm_app.text import in_brief
+from dlrm_app.text import in_brief, json_text
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Sharing:
     def _other_settings(self, meeting: Meeting) -> list[Problem]:
         """The settings of rank 0 that are not this rank's."""
         theirs = dict(leaves(json.loads(meeting.read(self.folder / _SETTINGS))))
-        ours, rank = dict(leaves(json.loads(json.dumps(self._own_settings())))), self.ranks.rank
+        ours, rank = dict(leaves(json.loads(json_text(self._own_settings())))), self.ranks.rank
         if theirs["code"] != ours["code"]:
             rule = "has another dlrm-app than rank 0"
             return [Problem(f"rank {rank}", rule, "install the same on all, then run the same command again")]

@@ -72,7 +72,7 @@ class Evaluation:
     judgement: Judgement | None = None
     labels: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
-    loss_weights: Sequence[float] = ()
+    loss_weights: Sequence[float] = field(default_factory=list)
     seconds: float | None = None
 
     def of_label(self, name: str) -> "Evaluation":
