@@ -138,7 +138,8 @@ class Parser:
     ) -> tuple[int, int, list[RejectedLine]]:
         """Reads up to ``num_lines`` lines of text[start:stop], until the rows are full or many are rejected.
 
-        Returns (position after the last line read, lines read, rejects among them).
+        Returns (position after the last line read, lines read, rejects among them). Hidden line breaks are restored in
+        ``text`` itself, which must be writable.
         """
         out = (self._labels, self._dense, self._keys, self._spans)
         at, self.rows, count, num_rejects, why = lines.parse_lines(

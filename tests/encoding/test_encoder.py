@@ -181,7 +181,7 @@ def test_a_dataset_encodes_a_row_again_at_serving_time(clicks: Path, tmp_path: P
     encoder = Encoder(KAGGLE, manifest.dense, manifest.sparse, tmp_path / "out")
     text = clicks.read_bytes()
     parser = Parser(KAGGLE, ROWS)
-    parser.parse(np.frombuffer(text + bytes(text_units.PADDING), np.uint8), 0, len(text), ROWS)
+    parser.parse(np.frombuffer(bytearray(text + bytes(text_units.PADDING)), np.uint8), 0, len(text), ROWS)
     assert encoder.encode(parser.take()).table.to_pylist() == table_of(manifest).to_pylist()
 
 
