@@ -96,8 +96,8 @@ def attack_orders(frame: pd.DataFrame) -> None:
         must(
             f"dlrm-preprocess dataset={path} input.train={name}.csv split.val=.125 split.test=.125 output={name}"
         )
-        must(f"{TRAIN} data.path={name} output={name}_run trainer.epochs=4")
-        line = f"dlrm-predict model={name}_run data.path=zeros split=test output={name}.parquet"
+        must(f"{TRAIN} data.path={name} output={name}_run trainer.epochs=4 trainer.calibrate=true")
+        line = f"dlrm-predict model={name}_run input=zeros.csv output={name}.parquet"
 
         def is_right(name: str = name) -> bool:
             found, expected = (
