@@ -8,11 +8,16 @@ _computing: list[int] = []
 """The process in which libraries run threads; empty until the first job, or in a new process."""
 
 
+def is_fork() -> bool:
+    """True in a process that was forked from one that has computed."""
+    return bool(_computing) and _computing[0] != os.getpid()
+
+
 def refuse_fork() -> None:
     """Call it before any computing. Raises DlrmError in a process that was forked from one that has computed."""
     if not _computing:
         _computing.append(os.getpid())
-    if _computing[0] != os.getpid():
+    if is_fork():
         raise DlrmError(
             Problem(
                 "this process",

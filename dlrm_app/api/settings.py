@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from types import NoneType
 
 from dlrm_app.api.commands import COMMANDS
 from dlrm_app.config.schema import flattened
@@ -48,7 +49,7 @@ def _value(key: str, value: object) -> object:
 
 def _plain(value: object) -> object:
     """``value`` as Python's own types. Paths, and results with a path, become text; NumPy's scalars become numbers."""
-    if isinstance(value, str | bool | int | float | None):
+    if type(value) in (str, bool, int, float, NoneType):
         return value
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
@@ -58,4 +59,6 @@ def _plain(value: object) -> object:
         return os.fspath(value)
     if callable(item := getattr(value, "item", None)):
         return _plain(item())
+    if isinstance(value, str | int | float):  # of a class of their own
+        return value
     raise TypeError(f"{value!r} is not a setting")

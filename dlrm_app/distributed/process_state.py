@@ -41,13 +41,34 @@ def _call_module_if_its_own(
 
 
 @contextmanager
+def own_torch() -> Iterator[None]:
+    """Computes in the block as in a process of its own, in float32, whatever torch.autocast, torch.no_grad,
+    torch.inference_mode and torch.set_default_dtype the program is in.
+    """
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with (
+            torch.autocast("cpu", enabled=False),
+            torch.autocast("cuda", enabled=False),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+        ):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+@contextmanager
 def restored(device: torch.device) -> Iterator[None]:
     """Ignores warnings of the libraries in the block, and restores after it warning filters, threads, generators (those
-    of the CPU and of ``device``), precision and determinism."""
+    of the CPU and of ``device``), precision and determinism. It computes as ``own_torch`` does."""
     threads, arrow_threads = torch.get_num_threads(), pyarrow.cpu_count()
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
     tf32, timeout = torch.backends.cuda.matmul.allow_tf32, distributed_c10d.default_pg_timeout
     workspace = os.environ.get(CUBLAS_WORKSPACE)
     tracer = logging.getLogger("torch.fx._symbolic_trace")  # it warns everyone who shards a model
@@ -55,7 +76,8 @@ def restored(device: torch.device) -> Iterator[None]:
     tracer.setLevel(logging.ERROR)
     torch.fx.Tracer.call_module = _call_module_if_its_own  # type: ignore[method-assign,assignment]
     try:
-        with warnings.catch_warnings(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        generators = torch.random.fork_rng([device] if device.type == "cuda" else [])
+        with warnings.catch_warnings(), generators, own_torch():
             ignore_library_warnings()
             yield
     finally:
@@ -66,6 +88,7 @@ def restored(device: torch.device) -> Iterator[None]:
         pyarrow.set_cpu_count(arrow_threads)
         torch.use_deterministic_algorithms(is_deterministic, warn_only=only_warns)
         torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+        torch.set_float32_matmul_precision(precision)
         torch.backends.cuda.matmul.allow_tf32 = tf32
         distributed_c10d.default_pg_timeout = timeout
         if workspace is None:

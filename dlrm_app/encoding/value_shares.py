@@ -30,8 +30,8 @@ _LEAST_ROWS, _LEAST_DEVIATION = 30, 50
 """The rows that a mean size needs, and the least standard deviation that it is measured by."""
 _Z = 5.0
 """Standard errors beyond which a difference is not by chance. Many, because neighbouring rows are similar."""
-WINDOW_ROWS = 1 << 17
-"""Rows of requests that a server compares together."""
+WINDOW_ROWS, RECENT_ROWS = 1 << 17, 1 << 12
+"""Rows of requests that a server compares together: many, and the newest ones."""
 _CHANCE = 1e-5
 """Unseen values alone are reported if they would come about by chance with less than this probability."""
 
@@ -203,25 +203,41 @@ def deviation_text(found: Sequence[Deviation], rows: str) -> str:
 class ValueWatch:
     """Compares rows with the ``usual`` ones while they are scored, and reports each deviation once.
 
-    After WINDOW_ROWS rows the counts begin again, so that years of good rows cannot hide a bad day.
+    All rows of a window of WINDOW_ROWS, and the newest RECENT_ROWS alone, are compared: many good rows must not hide a
+    column that breaks.
     """
 
     def __init__(self, usual: Mapping[str, ValueCounts], counter: ValueCounter) -> None:
         self.usual, self.counter = usual, counter
         self._reported: set[tuple[str, str]] = set()
-        self._compared = 0
-        self._before = counter.sums.copy()
+        self._windows = [_Window(size, counter.sums.copy()) for size in (WINDOW_ROWS, RECENT_ROWS)]
 
     def news(self) -> list[Deviation]:
-        """The deviations of this window's rows that were not reported before."""
-        sums = self.counter.sums - self._before
+        """The deviations of the newest rows that were not reported before."""
+        found = [
+            deviation
+            for window in self._windows
+            if (sums := window.compared(self.counter.sums)) is not None
+            for deviation in deviations(self.usual, self.counter.counts_of(sums))
+        ]
+        new = {(each.column, each.what): each for each in found}
+        self._reported, before = self._reported | {*new}, self._reported
+        return [each for key, each in new.items() if key not in before]
+
+
+class _Window:
+    """The next ``size`` rows behind those of the sums ``before`` [columns, 7], and so on."""
+
+    def __init__(self, size: int, before: NDArray[np.int64]) -> None:
+        self._size, self._before, self._compared = size, before, 0
+
+    def compared(self, total: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """The sums of the window's rows out of the ``total``; None until there are many more than were compared."""
+        sums = total - self._before
         rows = int(sums[0, 0]) if len(sums) else 0
         if rows < 1.25 * self._compared or rows == self._compared:
-            return []
+            return None
         self._compared = rows
-        if rows >= WINDOW_ROWS:
-            self._compared, self._before = 0, self.counter.sums.copy()
-        found = deviations(self.usual, self.counter.counts_of(sums))
-        new = [each for each in found if (each.column, each.what) not in self._reported]
-        self._reported |= {(each.column, each.what) for each in new}
-        return new
+        if rows >= self._size:
+            self._compared, self._before = 0, total.copy()
+        return sums

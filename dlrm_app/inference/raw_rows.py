@@ -13,6 +13,7 @@ from dlrm_app.encoding.value_shares import ValueCounter, ValueWatch
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.loader.rows import Rows, in_given_order
 from dlrm_app.logs.arrow_rows import ArrowCursor
+from dlrm_app.logs.first_rows import TimeWatch
 from dlrm_app.logs.rejects import RejectedLine
 from dlrm_app.logs.spec import Spec
 
@@ -45,6 +46,7 @@ class RawRows:
         self._reader = TableReader(manifest, features)
         self.watch = ValueWatch(manifest.usual_values, ValueCounter(*columns, manifest.vectors))
         """Compares all rows that were read with the usual ones."""
+        self._times = TimeWatch(spec.times)
 
     def read(self, table: pa.Table, shared: pa.Table | None = None) -> Iterator[ReadRows]:
         """The rows of ``table``, many at a time. ``shared``: a row with the columns that ``table`` lacks, whose values are
@@ -52,6 +54,7 @@ class RawRows:
         """
         self._cursor.restart(table, shared)
         for raw in self._cursor.rows(CHUNK_ROWS, None):
+            self._times.add(raw.times)
             encoded = self._encoder.encode(raw, counts_unseen=True)
             self.watch.counter.add(encoded)
             rows = in_given_order(self._reader.read_encoded(encoded))

@@ -13,6 +13,8 @@ from dlrm_app.logs.spec import ELEMENT_WEIGHTS, VECTOR, LogColumn
 from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT
 
 _DAY = 86_400
+_FIRST_DAY, _DAY_10000 = -719_162, 2_932_897
+"""1 January of the years 1 and 10000, in days since 1970: Arrow and Python write no others."""
 EXACT = {pa.float16(): 2.0**11, pa.float32(): 2.0**24, pa.float64(): 2.0**53}
 """Floats from here on stand for several whole numbers."""
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -81,6 +83,21 @@ def are_rounded(array: pa.Array) -> NDArray[np.bool_]:
     if len(nulls):
         is_bad &= np.unpackbits(nulls, bitorder="little")[first : first + len(numbers)].astype(np.bool_)
     return is_bad
+
+
+def is_beyond_years(array: pa.Array) -> NDArray[np.bool_] | None:
+    """True for each date or time outside of the years 1 to 9999, such as infinity of Postgres; None if there is none."""
+    kind = array.type
+    if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)) or getattr(kind, "unit", None) == "ns":
+        return None
+    numbers, nulls, first = numbers_and_nulls(
+        array.view(pa.int32() if pa.types.is_date32(kind) else pa.int64())
+    )
+    ticks = 1 if pa.types.is_date32(kind) else _DAY * _TICKS["ms" if pa.types.is_date64(kind) else kind.unit]
+    is_beyond: NDArray[np.bool_] = (numbers < _FIRST_DAY * ticks) | (numbers >= _DAY_10000 * ticks)
+    if len(nulls):
+        is_beyond &= np.unpackbits(nulls, bitorder="little")[first : first + len(numbers)].astype(np.bool_)
+    return is_beyond if is_beyond.any() else None
 
 
 def numeric(array: pa.Array, column: LogColumn) -> pa.Array:

@@ -25,6 +25,7 @@ from dlrm_app.logs.arrow_numbers import (
     convert_keys,
     convert_numbers,
     digits_of,
+    is_beyond_years,
     is_text_of_digits,
     numbers_and_nulls,
     numeric,
@@ -273,6 +274,8 @@ class ArrowCursor(Position):
             self._parse(digits_of(array), reading, values, states, spans)
             if column.kind == "string" and pa.types.is_floating(kind):
                 states[(states == PRESENT) & are_rounded(array)] = BAD
+            elif (is_beyond := is_beyond_years(array)) is not None:
+                states[is_beyond] = BAD
         else:
             numbers = numeric(array, column)
             parts = *numbers_and_nulls(numbers), pa.types.is_floating(numbers.type)
@@ -286,6 +289,8 @@ class ArrowCursor(Position):
             words = reading.nulls
             if words and len(nulls := null_numbers(reading.content, words, kind, numbers.type)):
                 set_missing(parts[0], nulls, missing, values, states)
+            if (is_beyond := is_beyond_years(array)) is not None:
+                states[is_beyond] = BAD
 
     def _parse(
         self,

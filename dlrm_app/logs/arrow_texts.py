@@ -18,6 +18,7 @@ from dlrm_app.logs.fields import (
     parse_number,
 )
 from dlrm_app.logs.parquet_columns import TEXTS
+from dlrm_app.logs.rejects import BEYOND_YEARS
 from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT, parse_string
 from dlrm_app.logs.words import hex_of, padded
 
@@ -186,7 +187,7 @@ def _parse_hex_views(words, keys, states):  # type: ignore[no-untyped-def]  # co
 
 
 def shown_text(value: pa.Scalar) -> str:
-    """A value as text. For a time outside the calendar, or a list of bytes that are not text, its type."""
+    """A value as text. For a list of bytes that are not text, its type."""
     value = value.value if isinstance(value, pa.DictionaryScalar) else value
     if value is None or not value.is_valid:
         return ""
@@ -195,4 +196,4 @@ def shown_text(value: pa.Scalar) -> str:
     try:
         return str(value.as_py())
     except (ValueError, OverflowError):
-        return str(value.type)
+        return BEYOND_YEARS if pa.types.is_temporal(value.type) else str(value.type)

@@ -47,10 +47,11 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
                 Problem(name, f"begins with {odd}, before its header", "leave it out: tail -n +2")
             )
         cure = f"{cures.columns}, or {cures.no_header} if the first line is data"
-        spec = other = spec.in_columns(names, labels, name, cure)
+        spec = other = spec.in_columns(names, labels, name, cure, cures.quote)
         text = text._replace(start=behind)
     else:
-        if 2 * len({*names} & {column.name for column in spec.columns}) > len(spec.columns):
+        described = {column.name.casefold() for column in spec.columns}
+        if 2 * len({name.strip().casefold() for name in names} & described) > len(spec.columns):
             raise ConfigError(Problem(name, "names the columns in its first line", cures.header))
         if labels is None:
             labels = len(names) != len(bare.columns)
@@ -70,7 +71,9 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
         for each in rejects[:3]
     ]
     rule = f"does not describe {name}, none of its first {count:,} lines fits"
-    raise ConfigError(Problem(f"dataset={spec.name}", rule, cures.columns), *first)
+    lacks_labels = labels and all(each.column == spec.label for each in rejects)
+    cure = f"if the rows have no {spec.label}, add {cures.unlabelled}" if lacks_labels else cures.columns
+    raise ConfigError(Problem(f"dataset={spec.name}", rule, cure), *first)
 
 
 def _quoted_values(name: str, text: Block, spec: Spec, cure: str) -> list[Problem]:

@@ -119,8 +119,13 @@ def _others_than(source: InputFile, name: str, kind: pa.DataType) -> str:
             return "values are null"
         elif group.num_rows and not statistics.has_min_max:
             return "the footer does not say which values it has"
-        elif group.num_rows and {statistics.min, statistics.max} != {_as_kind(value, kind)}:
-            return f"values are {statistics.min} to {statistics.max}"
+        elif group.num_rows:
+            try:
+                ends = statistics.min, statistics.max
+            except OverflowError:  # times that Python does not have
+                return "values lie outside of the years 1 to 9999"
+            if {*ends} != {_as_kind(value, kind)}:
+                return f"values are {ends[0]} to {ends[1]}"
     return ""
 
 

@@ -40,6 +40,8 @@ _RULES = {
 }
 
 
+BEYOND_YEARS = "a time outside of the years 1 to 9999"
+"""Stands for the text of such a time, which neither Arrow nor Python writes."""
 LIKELY_NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 
 
@@ -76,6 +78,8 @@ def bad_value(column: LogColumn, value: str, shown: str | None = None) -> str:
     ``shown``: the beginning of the value, where it is long.
     """
     rule, value, whole = _RULES[rule_name(column)], value if shown is None else shown, value
+    if value == BEYOND_YEARS:
+        return f"{column.name} is {value}, such as infinity of Postgres: write null, or a day of these years"
     if column.weights is not None:
         rule = f"a value, {column.weights!r} and {_RULES[ELEMENT_WEIGHTS]}"
     if column.brackets and not re.fullmatch(

@@ -13,7 +13,7 @@ from dlrm_app.distributed.ranks import Ranks, count_cores
 from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.journal import REPEAT
-from dlrm_app.preprocessing.passes.first_rows import warn_of_odd_columns
+from dlrm_app.logs.first_rows import warn_of_odd_columns
 from dlrm_app.preprocessing.request import kept_settings, read_request, with_file_specs
 from dlrm_app.preprocessing.resume import begin_work, finished_dataset
 from dlrm_app.preprocessing.stages import Stages
@@ -47,7 +47,8 @@ def preprocess(config: PreprocessConfig, ranks: Ranks = ALONE, pool: Pool | None
         return Dataset(read_manifest(output))
     with sharing.leading() if ranks.world_size > 1 else nullcontext() as shared:
         request = with_file_specs(request)
-        warn_of_odd_columns(request.inputs)
+        inputs = request.inputs
+        warn_of_odd_columns([(each, inputs.file_specs[each.index]) for each in inputs.sources])
         start = time.perf_counter()
         executor = nullcontext(shared) if shared else _open_executor(config, pool)
         with executor as opened, explained_disk_errors(output, REPEAT), locked(output, ranks.world_size):

@@ -145,9 +145,15 @@ def test_a_fork_of_a_process_that_has_computed_is_refused_at_once(dataset: Path,
         lambda: dlrm.load(trained),
         lambda: dlrm.evaluate(checkpoint=trained),
         lambda: dlrm.check({"data.path": dataset}),
-        lambda: pickle.loads(pickle.dumps(model)),
+        lambda: pickle.loads(pickle.dumps(model)).predict(some),
     ):
         assert _in_fork(work).startswith("this process was forked from one that had computed already")
+
+
+def test_a_pool_of_forks_gets_an_error_and_does_not_wait(trained: Path) -> None:
+    model = dlrm.load(trained)
+    with multiprocessing.get_context("fork").Pool(1) as pool, pytest.raises(DlrmError, match="was forked"):
+        pool.map_async(model.predict, [rows(model)]).get(60)
 
 
 def test_a_model_is_pickled_by_its_path(

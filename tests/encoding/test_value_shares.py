@@ -200,7 +200,7 @@ def test_what_is_all_unseen_is_told_of_few_rows_and_without_usual_rows() -> None
 def test_a_deviation_is_told_once_and_good_years_hide_no_bad_day(
     dataset: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlrm_app.encoding.value_shares.WINDOW_ROWS", 1000)
+    monkeypatch.setattr("dlrm_app.encoding.value_shares.RECENT_ROWS", 1000)
     watch = ValueWatch(dataset.usual_values, ValueCounter(dataset.dense, dataset.sparse))
     places = {column.name: number for number, column in enumerate([*dataset.dense, *dataset.sparse])}
     for _ in range(100):

@@ -343,7 +343,7 @@ SHOWN = [
     (pa.StringArray.from_buffers(2, BAD_TEXT.buffers()[1], BAD_TEXT.buffers()[2]), "\\xff\t7\t"),
     (BAD_TEXT, "\\xff\t7\t"),
     (BAD_TEXT.dictionary_encode(), "\\xff\t7\t"),
-    (pa.array([2**60, 0], pa.timestamp("us")), "timestamp[us]\t7\t"),
+    (pa.array([2**60, 0], pa.timestamp("us")), "a time outside of the years 1 to 9999\t7\t"),
     (pa.array([2_000_000_000, 0], pa.date32()), "date32[day]\t7\t"),
     (pa.array([1, 0], pa.timestamp("us")), "1970-01-01 00:00:00.000001\t7\t"),
 ]
@@ -372,3 +372,40 @@ def test_nulls_at_any_place_of_a_slice_are_missing(kind: str, capacity: int) -> 
     expected, bad = expected_of([text or "" for text in texts], form)
     assert rejected == bad == []
     assert all(same(found, right) for found, right in zip(rows, expected, strict=True))
+
+
+BEYOND = [
+    pa.array([2**31 - 1, 0, None], pa.int32()).view(pa.date32()),
+    *(
+        pa.array([2**63 - 1, 0, None], pa.int64()).view(kind)
+        for kind in (pa.date64(), pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us", "UTC"))
+    ),
+]
+
+
+@pytest.mark.parametrize("times", BEYOND, ids=lambda times: str(times.type))
+@pytest.mark.parametrize(
+    "column",
+    [
+        LogColumn("x", "sparse", "string"),
+        LogColumn("x", "sparse", "integer"),
+        LogColumn("x", "dense", "float"),
+        LogColumn("x", "time", "iso"),
+    ],
+    ids=lambda column: column.kind,
+)
+def test_a_time_outside_of_the_years_is_refused_by_name(times: pa.Array, column: LogColumn) -> None:
+    cursor = ArrowCursor(pa.table({"x": times}), Spec("t", ",", None, False, (column,)))
+    assert sum(len(raw) for raw in cursor.rows(9, None)) == 2  # the others
+    (reject,) = cursor.take_rejects()
+    assert "x is a time outside of the years 1 to 9999" in reject.reason
+    assert "write null" in reject.reason
+
+
+def test_old_times_of_spark_keep_their_year(tmp_path: Path) -> None:
+    moments = [datetime.datetime(year, 12, 31, 5) for year in (1, 1600, 2026, 9999)]
+    table = pa.table({"x": pa.array(moments, pa.timestamp("us"))})
+    pq.write_table(table, tmp_path / "old.parquet", use_deprecated_int96_timestamps=True)
+    (source,) = find_files("input", str(tmp_path / "old.parquet"))
+    (unit,) = ParquetFeed(source, {"x": "x"}, 1 << 20, (0,)).items()
+    assert unit.table["x"].to_pylist() == moments

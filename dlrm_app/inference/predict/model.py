@@ -15,11 +15,12 @@ from torch import nn
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import alone
+from dlrm_app.distributed.process_state import own_torch
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.encoding.value_shares import deviation_text
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, first_problems, refuse_if
-from dlrm_app.forks import refuse_fork
+from dlrm_app.forks import is_fork, refuse_fork
 from dlrm_app.inference.predict.parts import raw_spec
 from dlrm_app.inference.predict.python_rows import ROWS, context_table, to_table
 from dlrm_app.inference.predict.scores_file import probabilities
@@ -53,7 +54,7 @@ class Model:
     plugins: Sequence[str] = ()
     _lock: RLock = field(default_factory=RLock, init=False, repr=False, compare=False)
 
-    def __reduce__(self) -> tuple[Callable[..., "Model"], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., "Model | _ModelInFork"], tuple[object, ...]]:
         return _reopen, (self.path, self.ema, [*self.plugins], self.scorer.identity)
 
     @property
@@ -93,7 +94,7 @@ class Model:
         refuse_fork()
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ConfigError(Problem("batch_size", "must be a whole number from 1 on", value=batch_size))
-        with self._lock:
+        with self._lock, own_torch():
             return self._predict(rows, batch_size, context or {})
 
     def _predict(self, rows: object, batch_size: int, context: Mapping[str, object]) -> NDArray[np.float32]:
@@ -159,7 +160,7 @@ def load_model(path: Path, which: str = "newest", ema: bool = False, plugins: Se
     """
     refuse_fork()
     plugins = load_plugins([str(Path(file).expanduser().absolute()) for file in plugins])
-    with alone():
+    with alone(), own_torch():
         scorer = open_scorer(
             path.absolute(), Runtime(**vars(_ALONE), num_threads=torch.get_num_threads()), which, ema
         )
@@ -168,8 +169,25 @@ def load_model(path: Path, which: str = "newest", ema: bool = False, plugins: Se
         return Model(scorer, scorer.check(encoding_of(scorer, cure)), ema, plugins)
 
 
-def _reopen(path: Path, ema: bool, plugins: Sequence[str], identity: str) -> Model:
+class _ModelInFork:
+    """A model that was opened from a pickle in a fork, where it cannot compute. An error while a worker of a pool reads
+    its task would end the worker, and the pool would wait for ever: so the error comes when the model is called.
+    """
+
+    def predict(self, *_: object, **__: object) -> NDArray[np.float32]:
+        """Raises DlrmError."""
+        refuse_fork()
+        raise AssertionError("this is no fork")
+
+    def __getattr__(self, name: str) -> object:
+        refuse_fork()
+        raise AttributeError(name)
+
+
+def _reopen(path: Path, ema: bool, plugins: Sequence[str], identity: str) -> "Model | _ModelInFork":
     """The model of a pickle. Raises DataError if ``path`` holds another one by now."""
+    if is_fork():
+        return _ModelInFork()
     model = load_model(path, ema=ema, plugins=plugins)
     if model.scorer.identity != identity:
         rule = "holds another model than when it was pickled"

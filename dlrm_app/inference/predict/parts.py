@@ -33,6 +33,7 @@ from dlrm_app.journal import numbered
 from dlrm_app.loader.reader import TableReader
 from dlrm_app.logs.arrow_rows import open_cursor
 from dlrm_app.logs.beginning import source_spec
+from dlrm_app.logs.first_rows import warn_of_odd_columns
 from dlrm_app.logs.parquet_columns import names_of, parquet_spec, refuse_other_types, run_ids_in
 from dlrm_app.logs.raw_columns import RawColumns
 from dlrm_app.logs.read_spec import read_spec
@@ -219,6 +220,11 @@ class RawParts:
     def values(self, tallies: Sequence[PartTally]) -> dict[str, ValueCounts]:
         """Column → the counts of its values in the parts of ``tallies``."""
         return add_up(tally.values for tally in tallies)
+
+    def warn_of_odd_columns(self) -> None:
+        """Logs columns whose first rows cannot be as the model's dataset was described."""
+        if not self._candidates:  # which are described as single values
+            warn_of_odd_columns(self._files)
 
     def _with_spec(self, source: InputFile) -> tuple[InputFile, Spec]:
         of_parquet = {"keep": [*self._keep.values()], "candidates": self._candidates}

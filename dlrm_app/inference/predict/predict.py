@@ -78,6 +78,8 @@ def predict(config: PredictConfig) -> Predictions:
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
         with runtime.entered_on_first(held_output(output, "dlrm-predict")):
             runtime.on_first(_begin, scores, identity)
+            if isinstance(source, RawParts):
+                runtime.on_first(source.warn_of_odd_columns)
             score_rows = _columns_of(model, manifest, config.batch_size)
             runtime.together(_score_parts, source, reader, score_rows, scores, runtime)
             runtime.together(_refuse_rejects, scores, config.rejects.max_fraction)

@@ -33,11 +33,22 @@ def to_table(rows: object, spec: Spec) -> pa.Table:
         rule = f"cannot be read as a table ({' '.join(str(error).split())})"
         cure = f"{_CURE}, with each column once and its values of one type"
         raise DataError(Problem(ROWS, rule, cure)) from error
+    table = _with_readable_types(table)
     for number, column in enumerate(table.columns):
         # pandas has NaN for a missing text too
         if pa.types.is_floating(column.type) and pc.all(pc.is_null(column, nan_is_null=True)).as_py():
             table = table.set_column(number, table.column_names[number], pa.nulls(len(table)))
     return table
+
+
+def _with_readable_types(table: pa.Table) -> pa.Table:
+    """``table`` with the values of categories within lists, and with one dictionary for the chunks of a column."""
+    for number, column in enumerate(table.columns):
+        kind = column.type
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        if is_list and pa.types.is_dictionary(kind.value_type):  # Arrow has no cast for those of polars
+            table = table.set_column(number, table.column_names[number], pa.array(column.to_pylist()))
+    return table.unify_dictionaries() if any(len(each.chunks) > 1 for each in table.columns) else table
 
 
 def context_table(context: Mapping[str, object], table: pa.Table, spec: Spec) -> pa.Table | None:
@@ -134,7 +145,7 @@ def _as_table(rows: Any, lists: Collection[str]) -> pa.Table:
     if isinstance(rows, pa.Table):
         return rows
     if _is_of(rows, "pandas", "DataFrame"):
-        return pa.Table.from_pandas(rows, preserve_index=False)
+        return _table_of_frame(rows)
     if _is_of(rows, "pandas", "Series") and all(isinstance(name, str) for name in rows.index):
         rows = dict(rows)
     if isinstance(rows, Mapping):
@@ -145,7 +156,7 @@ def _as_table(rows: Any, lists: Collection[str]) -> pa.Table:
             or (_is_list(value) and (name not in lists or any(map(_is_list, value))))
             for name, value in rows.items()
         )
-        return _table_of([rows]) if is_row else _table_of_columns(rows)
+        return _table_of([rows]) if is_row else _table_of_columns(rows, lists)
     if isinstance(rows, Sequence) and not isinstance(rows, str | bytes | bytearray | memoryview):
         return _table_of([_row(row, number) for number, row in enumerate(rows)])
     is_column = _is_of(rows, "pandas", "Series")
@@ -176,8 +187,15 @@ def _table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return _named({name: _array([row.get(name) for row in rows], name) for name in names})
 
 
-def _table_of_columns(columns: Mapping[str, Any]) -> pa.Table:
-    """A table of ``columns``; a single value beside lists is that of every row."""
+def _table_of_frame(frame: Any) -> pa.Table:
+    """A table of a DataFrame of pandas. Columns of objects follow the rules of lists, the others are Arrow's."""
+    if not (frame.columns.is_unique and any(kind == np.dtype(object) for kind in frame.dtypes)):
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    return pa.table({str(name): _array(frame[name], name) for name in frame.columns})
+
+
+def _table_of_columns(columns: Mapping[str, Any], lists: Collection[str]) -> pa.Table:
+    """A table of ``columns``; a single value beside lists is that of every row. ``lists``: the columns of lists."""
     if any(isinstance(each, Mapping) for each in columns.values()):
         cure = "give a list of mappings, or lists by column, as DataFrame.to_dict('list') does"
         raise DataError(Problem(ROWS, "are mappings within a mapping", cure))
@@ -185,6 +203,12 @@ def _table_of_columns(columns: Mapping[str, Any]) -> pa.Table:
     if len(set(lengths.values())) > 1:
         shown = listed([f"{name} {length:,}" for name, length in lengths.items()])
         raise DataError(Problem(ROWS, f"have columns of different lengths: {shown}", "give one value a row"))
+    if len(lengths) < len(columns):
+        texts = [n for n in lengths if n in lists and not any(map(_is_list, columns[n]))]
+        if texts and lengths[texts[0]]:
+            rule = "may be one list for all rows, or the text of a list for each"
+            cure = f"give what all rows share as context={{{texts[0]!r}: […], …}}, or a list for each row"
+            raise _refused_column(texts[0], rule, cure)
     rows = max(lengths.values())
     return _named({n: _array(each if _is_list(each) else [each] * rows, n) for n, each in columns.items()})
 
@@ -202,15 +226,19 @@ def _array(values: Any, name: str) -> Any:
     """
     if hasattr(values, "to_arrow"):  # a Series of polars
         return values.to_arrow()
+    if _is_of(values, "pandas", "DataFrame"):
+        raise _refused_column(name, "is a DataFrame", "give one of its columns, as frame['shop']")
     if _is_of(values, "torch", "Tensor"):
         values = values.numpy(force=True)
-    if isinstance(values, np.ndarray) and values.ndim > 1:
+    if isinstance(values, np.ndarray) and (values.ndim > 1 or values.dtype == object):
         values = list(values)
-    if isinstance(values, AbstractSet) or any(isinstance(each, AbstractSet) for each in values):
+    elif _is_of(values, "pandas", "Series") and values.dtype == object:
+        values = values.tolist()
+    types = {*map(type, values)} if isinstance(values, list | tuple) else {type(values)}
+    if any(issubclass(kind, AbstractSet) for kind in types):
         raise _refused_column(name, "is a set, or holds sets, which have no order", "give lists")
     if not isinstance(values, list | tuple):
         return values
-    types = {*map(type, values)}
     if {date, datetime} <= types:
         values = [datetime(*each.timetuple()[:3]) if type(each) is date else each for each in values]
     has_flags = bool(types & {bool, np.bool_})

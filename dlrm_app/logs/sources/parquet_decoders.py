@@ -32,6 +32,8 @@ def short_texts(footer: pq.FileMetaData) -> list[str]:
     """The columns of strings whose ends have at most 12 bytes, by the statistics of all row groups."""
     names = []
     for index in range(footer.num_columns):
+        if footer.schema.column(index).physical_type != "BYTE_ARRAY":
+            continue  # nor are there ends of times that Python does not have
         found = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
         ends = [
             end for each in found if each is not None and each.has_min_max for end in (each.min, each.max)

@@ -250,14 +250,18 @@ def _open(
         if isinstance(place, io.RawIOBase):
             origin = opened.enter_context(io.BufferedReader(place, _BUFFER))
         with explained_damage(source):
-            file = pq.ParquetFile(
-                origin,
-                metadata=footer_of(source),
-                read_dictionary=numbered,
-                buffer_size=_BUFFER,  # a mapped file that becomes shorter would end the process
-                pre_buffer=False,
-            )
+            # with a buffer: a mapped file that becomes shorter would end the process
+            file = open_parquet(source, origin, read_dictionary=numbered, buffer_size=_BUFFER)
         yield opened.enter_context(file)
+
+
+def open_parquet(source: InputFile, place: object, **options: object) -> pq.ParquetFile:
+    """Opens the Parquet file at ``place``, with the footer that was read before.
+
+    Times of Spark's old type INT96 are microseconds: Arrow's nanoseconds would make 1816 of the year 9999, without an error.
+    """
+    options |= {"metadata": footer_of(source), "coerce_int96_timestamp_unit": "us", "pre_buffer": False}
+    return pq.ParquetFile(place, **options)
 
 
 def _end_of(source: InputFile) -> bytes:

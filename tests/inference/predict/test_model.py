@@ -18,6 +18,8 @@ from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.inference.predict.model import Model
 from dlrm_app.loader.batch import EvalBatches
+from dlrm_app.logs.first_rows import TimeWatch
+from dlrm_app.logs.spec import LogColumn
 from tests.inference.conftest import predicted
 from tests.inference.shop import NUM_TEST, draw_rows
 from tests.inference.test_predict import parquet_columns
@@ -221,3 +223,30 @@ def test_lists_and_flags_may_begin_with_what_is_missing(model: Model, rows: pa.T
     (row,) = rows.slice(0, 1).to_pylist()
     held = {**row, "last_items": [None, "3"]}
     assert model.predict(held).tolist() == model.predict([held]).tolist()
+
+
+def test_the_state_of_torch_does_not_change_scores(shop: Path, model: Model, rows: pa.Table) -> None:
+    some = rows.slice(0, 50)
+    alone = model.predict(some)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert np.array_equal(model.predict(some), alone)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode():
+            assert np.array_equal(dlrm.load(shop / "run").predict(some), alone)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_times_in_another_unit_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    watch = TimeWatch([LogColumn("at", "time", "milliseconds")])
+    seconds = np.arange(1_795_000_000, 1_795_000_040, dtype=np.float64)  # November 2026
+    watch.add([seconds])
+    assert not caplog.messages
+    watch = TimeWatch([LogColumn("at", "time", "milliseconds")])
+    for some in np.split(seconds / 1e3, 4):  # seconds, read as milliseconds
+        watch.add([some])
+    assert caplog.messages == ["at: all times lie in January 1970: take kind: seconds"]
+    watch.add([seconds / 1e3])
+    assert len(caplog.messages) == 1

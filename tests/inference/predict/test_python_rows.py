@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import datetime
 import io
 import sqlite3
 import types
@@ -151,6 +152,30 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str, str]] = {
         "holds true or false among numbers...",
         "give one type",
     ),
+    "flags and numbers of a frame": (
+        lambda: FRAME.assign(price=pd.Series([1.5, True], dtype=object)),
+        "the rows: column price",
+        "holds true or false among numbers...",
+        "give one type",
+    ),
+    "sets of a frame": (
+        lambda: FRAME.assign(seen=[{1, 2}, {3}]),
+        "the rows: column seen",
+        "...which have no order",
+        "give lists",
+    ),
+    "a frame as a column": (
+        lambda: {"shop": FRAME[["shop"]], "price": [1.5, 2.0]},
+        "the rows: column shop",
+        "is a DataFrame",
+        "give one of its columns, as frame['shop']",
+    ),
+    "one list or a text a row": (
+        lambda: {"shop": [7, 8], "price": 1.5, "seen": ["1", "2"]},
+        "the rows: column seen",
+        "may be one list for all rows, or the text of a list for each",
+        "give what all rows share as context={'seen': […], …}, or a list for each row",
+    ),
     "twice": (
         lambda: pd.concat([FRAME, FRAME[["shop"]]], axis=1),
         "the rows",
@@ -165,3 +190,28 @@ def test_rows_without_certain_columns_are_refused_with_what_to_give(form: str) -
     rows, key, rule, cure = REFUSED[form]
     with refused(DataError, key, rule, cure):
         to_table(rows(), SPEC)
+
+
+MIXED = [datetime.date(2026, 11, 23), datetime.datetime(2026, 11, 23, 17, 9)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"at": each} for each in MIXED],
+        pd.DataFrame({"at": pd.Series(MIXED, dtype=object)}),
+        {"at": np.array(MIXED, dtype=object)},
+        {"at": pd.Series(MIXED, dtype=object)},
+    ],
+    ids=["mappings", "frame", "array", "series"],
+)
+def test_days_and_times_together_are_times(rows: object) -> None:
+    assert to_table(rows, SPEC)["at"].to_pylist() == [datetime.datetime(2026, 11, 23), MIXED[1]]
+
+
+def test_categories_are_their_values_in_lists_and_in_chunks() -> None:
+    lists = pl.DataFrame({"seen": [["a"], ["b", "a"]]}, schema={"seen": pl.List(pl.Categorical)})
+    assert to_table(lists, SPEC)["seen"].to_pylist() == [["a"], ["b", "a"]]
+    parts = [pa.Table.from_pandas(pd.DataFrame({"shop": pd.Categorical([name])})) for name in "ab"]
+    table = to_table(pa.concat_tables(parts), SPEC).combine_chunks()
+    assert table["shop"].to_pylist() == ["a", "b"]

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dlrm_app.logs.first_rows import padding_fault, time_fault
 from dlrm_app.logs.raw_columns import RawList
 from dlrm_app.logs.spec import LogColumn
-from dlrm_app.preprocessing.passes.first_rows import padding_fault, time_fault
 from tests.preprocessing.running import run
 
 NOW = 1_772_000_000 + np.arange(500) * 1000.0

@@ -6,29 +6,28 @@ reported before any work. A file's first rows show a mistake of the description,
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.logs.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.logs.parquet_columns import names_of
 from dlrm_app.logs.raw_columns import RawColumns, RawList
-from dlrm_app.logs.sources.parquet_units import footer_of, schema_of, with_keys
+from dlrm_app.logs.sources.parquet_units import open_parquet, schema_of, with_keys
 from dlrm_app.logs.sources.source import DamagedFileError, InputFile, explained_damage
 from dlrm_app.logs.sources.text_units import BEGINNING_BYTES, TextFeed
 from dlrm_app.logs.spec import LogColumn, Spec
 from dlrm_app.logs.strings import MISSING_KEY
-from dlrm_app.preprocessing.passes.plan import InputPlan
 
 logger = logging.getLogger(__name__)
 
-_FILES, _ROWS = 8, 1000
+_FILES, _ROWS = 64, 1000
+_LEAST_TIMES = 30
 _LEAST_LISTS, _MOST_SIZES, _LEAST_PADDED, _AT_AN_END = 50, 0.9, 0.1, 0.98
 """The shares from which lists look padded: lists of one length, those of them that end in one value, and its
 occurrences at the end.
@@ -38,18 +37,38 @@ _SOME = 0.01
 UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
 
 
-def warn_of_odd_columns(plan: InputPlan) -> None:
-    """Logs each column that looks padded, or whose times cannot be of its unit, with the first file that shows it."""
-    if not (plan.spec.times or any(map(_may_be_padded, plan.spec.columns))):
-        return
+def warn_of_odd_columns(files: Sequence[tuple[InputFile, Spec]]) -> None:
+    """Logs each column that looks padded, or whose times cannot be of its unit, with the first of ``files`` that shows
+    it.
+    """
     found: dict[str, str] = {}
-    step = -(-len(plan.sources) // _FILES) or 1
-    for source in plan.sources[::step]:
-        with suppress(DamagedFileError):  # the passes name it, with a cure
-            for name, fault in _faults(source, _times_and_lists(plan.file_specs[source.index])):
-                found.setdefault(name, f"{source.path}: {name}: {fault}")
+    step = -(-len(files) // _FILES) or 1
+    for source, spec in files[::step]:
+        if spec.times or any(map(_may_be_padded, spec.columns)):
+            with suppress(DamagedFileError):  # who reads it all names it, with a cure
+                for name, fault in _faults(source, _times_and_lists(spec)):
+                    found.setdefault(name, f"{source.path}: {name}: {fault}")
     for words in found.values():
         logger.warning(words)
+
+
+class TimeWatch:
+    """Warns once of each time of ``columns`` that cannot be of its unit, by the first rows that a program sends."""
+
+    def __init__(self, columns: Sequence[LogColumn]) -> None:
+        self._open = {number: (column, np.empty(0)) for number, column in enumerate(columns)}
+
+    def add(self, times: Sequence[NDArray[np.float64]]) -> None:
+        """``times``: those of further rows, an array for each column, in seconds."""
+        for number, (column, before) in [*self._open.items()]:
+            seen = np.concatenate([before, times[number][:_ROWS]])
+            seen = seen[~np.isnan(seen)]
+            self._open[number] = column, seen
+            fault = time_fault(seen, column) if len(seen) >= _LEAST_TIMES else None
+            if fault:
+                logger.warning("%s: %s", column.name, fault)
+            if fault or len(seen) >= _ROWS:
+                del self._open[number]
 
 
 def _faults(source: InputFile, spec: Spec) -> Iterator[tuple[str, str]]:
@@ -74,7 +93,7 @@ def _rows(source: InputFile, spec: Spec) -> Iterator[RawColumns]:
     with (
         explained_damage(source),
         source.open() as raw,
-        pq.ParquetFile(raw, metadata=footer_of(source), pre_buffer=False) as file,
+        open_parquet(source, raw) as file,
     ):
         for batch in file.iter_batches(_ROWS, columns=stored, use_threads=False):
             table = with_keys(pa.Table.from_batches([batch]), names, [source], [len(batch)])
