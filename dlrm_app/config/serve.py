@@ -1,5 +1,7 @@
 """dlrm-serve's configuration. Values and their explanations are in conf/serve.yaml."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -7,6 +9,7 @@ from msgspec import Meta
 
 from dlrm_app.config.schema import REQUIRED, Section
 from dlrm_app.config.values import Count, Threads
+from dlrm_app.errors import Problem
 
 
 @dataclass(slots=True)
@@ -32,6 +35,7 @@ class WatchConfig(Section):
 @dataclass(slots=True)
 class ServeConfig(Section):
     model: str = REQUIRED
+    name: str = REQUIRED
     watch: WatchConfig = field(default_factory=WatchConfig)
     host: str = REQUIRED
     port: Annotated[int, Meta(ge=0, le=65535)] = REQUIRED
@@ -39,3 +43,8 @@ class ServeConfig(Section):
     limits: ServeLimitsConfig = field(default_factory=ServeLimitsConfig)
     grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] = REQUIRED
     threads: Threads | None = None
+
+    def rules(self) -> Iterator[Problem]:
+        if not re.fullmatch(r"[\w.-]+", self.name, re.ASCII):
+            rule = "is a part of paths: it must be letters, digits, dots, - and _"
+            yield Problem("name", rule, "such as name=dlrm", self.name)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from dlrm_app.dataset.arrow import array_of
-from dlrm_app.inference.serve.request import RequestError, refuse_size
+from dlrm_app.inference.serve.request import RequestError, refuse_size, refuse_twice
 from dlrm_app.logs.parquet_columns import type_faults
 from dlrm_app.logs.spec import LogColumn, Spec
 
@@ -43,9 +43,13 @@ def read_stream(body: bytes, max_rows: int, spec: Spec, unread: Collection[str])
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise RequestError(400, f"the body is not a stream of Arrow: {str(error)[:200]}") from error
+    refuse_twice(table.column_names)
+    return request_of_table(table, spec, unread)
+
+
+def request_of_table(table: pa.Table, spec: Spec, unread: Collection[str]) -> TableRequest:
+    """The rows of ``table``, whose names differ, by the rules of Parquet. Raises RequestError."""
     columns = {column.name: column for column in spec.columns}
-    if twice := [name for name in table.column_names if table.column_names.count(name) > 1]:
-        raise RequestError(400, f"{twice[0]!r} is given twice")
     table = table.drop_columns([name for name in table.column_names if name in unread])
     if unknown := [name for name in table.column_names if name not in columns]:
         raise RequestError(422, f"{unknown[0]!r} is not a column of the model")
@@ -81,11 +85,16 @@ def _field(data: bytes, table: int, number: int) -> int:
     return place + struct.unpack_from("<I", data, place)[0] if offset else 0
 
 
-def write_stream(scores: Mapping[str, Sequence[float]]) -> bytes:
-    """The scores as a stream of Arrow: ``score``, and ``score_LABEL`` of other labels than the main one, in float32."""
+def named_scores(scores: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+    """``score``, and ``score_LABEL`` of other labels than the main one, which is the first of ``scores``."""
     names = ["score", *(f"score_{label}" for label in [*scores][1:])]
-    columns = [pa.array(each, pa.float32()) for each in scores.values()]
-    table, sink = pa.table(dict(zip(names, columns, strict=True))), pa.BufferOutputStream()
+    return dict(zip(names, scores.values(), strict=True))
+
+
+def write_stream(scores: Mapping[str, Sequence[float]]) -> bytes:
+    """The ``named_scores`` as a stream of Arrow, in float32."""
+    table = pa.table({name: pa.array(each, pa.float32()) for name, each in named_scores(scores).items()})
+    sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     written: bytes = sink.getvalue().to_pybytes()

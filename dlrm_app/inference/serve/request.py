@@ -103,7 +103,7 @@ def _decode_request(body: bytes) -> object:
     except (ValueError, RecursionError):
         pass
     try:
-        return json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_object)
+        return json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=object_of)
     except (ValueError, RecursionError) as error:
         raise RequestError(
             400, f"the body is not JSON: {str(error)[:200] or type(error).__name__}"
@@ -125,14 +125,23 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number: leave a missing value out, or give null")
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Makes a dict. Raises ValueError for a name that is given twice: JSON does not say which one counts."""
     value = dict(pairs)
     if len(value) < len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        repeated = next(name for name, count in counts.items() if count > 1)
-        raise ValueError(f"{repeated[:_SHOWN]!r} is given twice")
+        raise ValueError(_twice([name for name, _ in pairs]))
     return value
+
+
+def refuse_twice(names: Sequence[str]) -> None:
+    """Raises RequestError for columns of which one is given twice."""
+    if len(set(names)) < len(names):
+        raise RequestError(400, _twice(names))
+
+
+def _twice(names: Sequence[str]) -> str:
+    repeated = next(name for name, count in Counter(names).items() if count > 1)
+    return f"{repeated[:_SHOWN]!r} is given twice"
 
 
 class JsonRows:

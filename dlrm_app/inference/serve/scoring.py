@@ -40,6 +40,16 @@ JSON = "application/json"
 RequestedRows = ScoringRequest | TableRequest
 Answer = Scores | RequestError
 """The scores of a request, or the reason why there are none."""
+
+
+class ScoredRequest(NamedTuple):
+    """The scores of a request, and the export that gave them: its name, and its identity."""
+
+    scores: Scores
+    model: str
+    identity: str
+
+
 A = TypeVar("A")
 """What a request is answered."""
 
@@ -55,6 +65,8 @@ class ServedExport:
         self._scorer = scorer_of_export(export)
         self.spec = raw_spec(export.encoding)
         self.identity = checksum(export.folder / RECORD).removeprefix("sha256:")[:12]
+        self.labels = [*self._scorer.labels] or ["click"]
+        """The labels of scores, the main one first."""
         self.requests = JsonRows(self.spec)
         """Reads the rows of requests."""
         self.readers: dict[str, Callable[[bytes, int], RequestedRows]] = {
@@ -102,7 +114,7 @@ class ServedExport:
     def _score(self, requests: Sequence[RequestedRows]) -> list[Answer]:
         """Answers requests that are rows alone, or a single one of another kind."""
         table, shared = self._tables(requests)
-        labels = self._scorer.labels or ["click"]
+        labels = self.labels
         scores = np.zeros((len(table), len(labels)), np.float64)
         bad: list[RowProblem] = []
         for rows, numbers, rejects in self._encoded.read(table, shared):

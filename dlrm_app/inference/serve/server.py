@@ -1,4 +1,4 @@
-"""dlrm-serve: serves an export over HTTP until a signal ends it. Endpoints: /score, /health, /ready, /metrics."""
+"""dlrm-serve: serves an export over HTTP until a signal ends it. Endpoints: /score, /health, /ready, /metrics, /v2/…"""
 
 import asyncio
 import json
@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow
 import torch
@@ -32,8 +31,16 @@ from dlrm_app.encoding.value_shares import ValueWatch
 from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.inference.serve.arrow_bodies import ARROW, write_stream
 from dlrm_app.inference.serve.following import Follower, lower_priority
+from dlrm_app.inference.serve.open_inference import Endpoint, OpenInference
 from dlrm_app.inference.serve.request import RequestError
-from dlrm_app.inference.serve.scoring import JSON, Batcher, RequestedRows, Scores, ServedExport, open_served
+from dlrm_app.inference.serve.scoring import (
+    JSON,
+    Batcher,
+    RequestedRows,
+    ScoredRequest,
+    ServedExport,
+    open_served,
+)
 from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
@@ -120,7 +127,9 @@ class Server:
             serving = follower.serving  # a change in the meantime is for the next batch
             answers = await asyncio.get_running_loop().run_in_executor(thread, serving.export.score, requests)
             return [
-                each if isinstance(each, RequestError) else ScoredRequest(each, serving.name)
+                each
+                if isinstance(each, RequestError)
+                else ScoredRequest(each, serving.name, serving.export.identity)
                 for each in answers
             ]
 
@@ -134,14 +143,19 @@ class Server:
         )
         queued = Gauge("dlrm_queued_rows", "Rows that wait", registry=registry)
         queued.set_function(lambda: batcher.queued_rows)
+        self._open = OpenInference(config.name, follower, config.limits.rows, self._ask, self._is_ready)
 
     def application(self) -> Starlette:
         """The ASGI application; the batcher runs as long as the application."""
-        pages = {"/health": self._health, "/ready": self._ready, "/metrics": self._page}
-        routes = [Route(path, page, methods=["GET"]) for path, page in pages.items()]
-        return Starlette(
-            routes=[Route("/score", self._answer, methods=["POST"]), *routes], lifespan=self._running
-        )
+        answers = {"/score": self._score, **self._open.answers}
+        pages = {"/health": self._health, "/ready": self._ready, "/metrics": self._page, **self._open.pages}
+        routes = [
+            Route(path, partial(self._counted, each), methods=["POST"]) for path, each in answers.items()
+        ]
+        routes += [
+            Route(path, partial(self._refusing, each), methods=["GET"]) for path, each in pages.items()
+        ]
+        return Starlette(routes=routes, lifespan=self._running)
 
     @asynccontextmanager
     async def _running(self, _: Starlette) -> AsyncIterator[None]:
@@ -168,28 +182,39 @@ class Server:
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(wanted.wait(), self._watch_seconds)
 
-    async def _answer(self, request: Request) -> Response:
-        started = time.monotonic()
+    async def _refusing(self, endpoint: Endpoint, request: Request) -> Response:
         try:
-            response = await self._score(request)
+            return await endpoint(request)
         except RequestError as refused:
             rows = {"rows": [asdict(problem) for problem in refused.problems]} if refused.problems else {}
-            response = _json(refused.status, {"error": refused.reason, **rows})
+            return _json(refused.status, {"error": refused.reason, **rows})
         except Exception:  # a bug ends one request, not the server
             logger.exception("a request failed")
-            response = _json(500, {"error": "the server failed; its log says why"})
+            return _json(500, {"error": "the server failed; its log says why"})
+
+    async def _counted(self, endpoint: Endpoint, request: Request) -> Response:
+        started = time.monotonic()
+        response = await self._refusing(endpoint, request)
         self._requests.labels(response.status_code).inc()
         self._seconds.observe(time.monotonic() - started)
         return response
 
     async def _score(self, request: Request) -> Response:
-        kind, readers = (
-            _media_type(request.headers.get("content-type", "")),
-            self._follower.serving.export.readers,
-        )
-        if kind not in readers:
+        kind = _media_type(request.headers.get("content-type", ""))
+        if kind not in (readers := self._follower.serving.export.readers):
             rule = "the body must be JSON or a stream of Arrow"
             raise RequestError(415, f"{rule}: send the header content-type: {' or '.join(readers)}")
+        found = await self._ask(request, lambda body, export: export.readers[kind](body, self._limits.rows))
+        if ARROW in map(_media_type, request.headers.get("accept", "").split(",")):
+            return Response(write_stream(found.scores), 200, {"x-model": found.model}, ARROW)
+        main, *others = found.scores.items()
+        answer: dict[str, object] = {"scores": main[1], **({"labels": dict(others)} if others else {})}
+        return _json(200, answer, {"x-model": found.model})
+
+    async def _ask(
+        self, request: Request, read: Callable[[bytes, ServedExport], RequestedRows]
+    ) -> ScoredRequest:
+        """The scores of the rows that ``read`` finds in the body. Raises RequestError."""
         seconds = self._limits.seconds
         try:
             body = await asyncio.wait_for(self._body(request), seconds)
@@ -197,13 +222,7 @@ class Server:
             raise RequestError(408, f"the body did not come within limits.seconds={seconds:g}") from None
         except ClientDisconnect:  # for the metrics; nobody reads the answer
             raise RequestError(400, "the client left before the body was whole") from None
-        asked = self._follower.serving.export.readers[kind](body, self._limits.rows)
-        found = await self._batcher.score(asked, seconds)
-        if ARROW in map(_media_type, request.headers.get("accept", "").split(",")):
-            return Response(write_stream(found.scores), 200, {"x-model": found.model}, ARROW)
-        main, *others = found.scores.items()
-        answer: dict[str, object] = {"scores": main[1], **({"labels": dict(others)} if others else {})}
-        return _json(200, answer, {"x-model": found.model})
+        return await self._batcher.score(read(body, self._follower.serving.export), seconds)
 
     async def _body(self, request: Request) -> bytes:
         limit, body = self._limits.body_kib << 10, bytearray()
@@ -222,18 +241,14 @@ class Server:
         return _json(200, served | changes)
 
     async def _ready(self, _: Request) -> Response:
-        is_ready = self._batcher.queued_rows < self._limits.queued_rows
+        is_ready = self._is_ready()
         return _json(200 if is_ready else 503, {"ready": is_ready})
+
+    def _is_ready(self) -> bool:
+        return self._batcher.queued_rows < self._limits.queued_rows
 
     async def _page(self, _: Request) -> Response:
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
-
-
-class ScoredRequest(NamedTuple):
-    """The scores of a request, and the name of the export that gave them."""
-
-    scores: Scores
-    model: str
 
 
 class _ServedMetrics(Collector):

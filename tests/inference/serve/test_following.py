@@ -2,10 +2,8 @@
 
 import json
 import os
-import re
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -20,9 +18,10 @@ from dlrm_app.inference.record import RECORD, read_delta
 from dlrm_app.inference.serve.following import Follower
 from dlrm_app.inference.serve.request import ScoringRequest
 from dlrm_app.inference.serve.scoring import open_served
-from tests.commands import MadeOnce, command, wait_until
+from tests.commands import MadeOnce, wait_until
 from tests.inference.conftest import LEARNS, export_here
-from tests.inference.serve.test_server import Client, json_rows
+from tests.inference.serve.running import Client, running
+from tests.inference.serve.test_server import json_rows
 from tests.small_run import train_here
 
 
@@ -182,12 +181,8 @@ def test_no_request_fails_while_exports_take_turns(tmp_path: Path, shop: Path, o
         assert isinstance(answer, dict)
         known[f"{folder.name}/export {served.identity}"] = answer["click"]
     outcomes: Counter[str] = Counter()
-    keys = [f"model={link}/export", "port=0", "threads=1", "watch.seconds=null"]
-    with subprocess.Popen(command("serve", *keys), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/score", process.stdout.readline())
-        assert found
-        port, is_over = int(found[1]), threading.Event()
+    with running(f"model={link}/export", "watch.seconds=null") as (process, port):
+        is_over = threading.Event()
 
         def ask() -> None:
             client = Client(port)

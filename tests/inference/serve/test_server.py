@@ -1,7 +1,6 @@
 """The command behind real sockets: right answers under load, malformed requests refused, all answered at the end."""
 
 import http.client
-import json
 import re
 import socket
 import subprocess
@@ -17,11 +16,11 @@ import pytest
 
 from dlrm_app.inference.serve.request import RequestError
 from dlrm_app.inference.serve.scoring import ServedExport, open_served
-from tests.commands import Typed, command, wait_until
+from tests.commands import Typed, wait_until
+from tests.inference.serve.running import Client, running
 from tests.inference.shop import HEADER, NUM_TEST, body_of, draw_rows
 
 Row = dict[str, Any]
-JSON = {"content-type": "application/json"}
 
 
 def json_rows() -> list[Row]:
@@ -71,34 +70,11 @@ def test_a_bad_row_spoils_its_own_request_alone(served: ServedExport, scores: li
     ]
 
 
-class Client:
-    """One connection that is kept."""
-
-    def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        self.model = ""
-        """The name of the export that gave the last answer."""
-
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
-        self._connection.request(method, path, body, {**JSON, **headers})
-        response = self._connection.getresponse()
-        text, self.model = response.read(), response.getheader("x-model", "")
-        return response.status, text.decode() if path == "/metrics" else json.loads(text)
-
-    def score(self, rows: list[Any]) -> tuple[int, Any]:
-        return self.ask("POST", "/score", body_of(rows))
-
-
 @pytest.fixture(scope="module")
 def server(shop: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A process that serves the export, and its port."""
-    keys = [f"model={shop}/export", "port=0", "threads=1", "limits.body_kib=64"]
-    with subprocess.Popen(command("serve", *keys), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/score", process.stdout.readline())
-        assert found
-        yield process, int(found[1])
-        process.kill()
+    with running(f"model={shop}/export", "limits.body_kib=64") as started:
+        yield started
 
 
 @pytest.mark.slow
