@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
+from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.model.problems import model_problems, model_table_problems
 from dlrm_app.sharding.constraints import sharding_problems, table_problems
 from dlrm_app.tables.specs import resolve_tables
 from dlrm_app.training.validation import prefetch_problems

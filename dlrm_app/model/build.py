@@ -12,12 +12,13 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlrm_app.errors import ConfigError, Problem, refuse_if
-from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec, model_problems, model_table_problems
+from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec
 from dlrm_app.model.dense_embedding import PeriodicEmbedding
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.experts import experts_and_tops
 from dlrm_app.model.labels import LabelTops
 from dlrm_app.model.mixed_bags import Combination, SplitVectors, make_bags
+from dlrm_app.model.problems import model_problems, model_table_problems
 from dlrm_app.model.regularization import regularize
 from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.table import Table

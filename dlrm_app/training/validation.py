@@ -28,7 +28,8 @@ from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val, 
 from dlrm_app.files import output_problems
 from dlrm_app.loader.batch_order import check_lanes, enough_lanes
 from dlrm_app.machine import TRIOS, has_old_torchrec, installed
-from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
+from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.model.problems import model_problems, model_table_problems
 from dlrm_app.runs.checkpoint.names import can_continue, other_run_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
 from dlrm_app.sharding.constraints import sharding_problems, table_problems

@@ -8,9 +8,10 @@ from torch import nn
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, Problem, refuse_if
-from dlrm_app.model.architectures import ModelSpec, model_problems
+from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.concat import StridedMean
+from dlrm_app.model.problems import model_problems
 from dlrm_app.tables.table import Table
 from tests.composed import compose_config
 from tests.plain_model import PlainModel

@@ -10,9 +10,10 @@ from torch import nn
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError, refuse_if
-from dlrm_app.model.architectures import ModelSpec, model_problems
+from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.ensemble import logit_of_mean
+from dlrm_app.model.problems import model_problems
 from dlrm_app.training.setup import Trainable
 from tests.model.test_parity import MODELS
 from tests.plain_branches import training_loss

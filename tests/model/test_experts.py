@@ -8,10 +8,11 @@ from torch import nn
 
 from dlrm_app.config.train import ModelConfig
 from dlrm_app.dataset.manifest import LearntLabel
-from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec, model_problems, model_table_problems
+from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.experts import Experts
 from dlrm_app.model.inputs import named_axes
+from dlrm_app.model.problems import model_problems, model_table_problems
 from tests.model.test_parity import MODELS
 from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES
