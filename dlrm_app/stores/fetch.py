@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dlrm_app.errors import DlrmError
 from dlrm_app.locks import held_lock
+from dlrm_app.stores.lease import held_lease
 from dlrm_app.stores.local import (
     FileState,
     Known,
@@ -23,7 +24,7 @@ from dlrm_app.stores.local import (
     state_of,
     write_known,
 )
-from dlrm_app.stores.names import is_in_store, local_place, url_of
+from dlrm_app.stores.names import cache_folder, is_in_store, local_place, url_of
 from dlrm_app.stores.objects import StoredFile, StoredFolder
 from dlrm_app.text import bytes_text, count
 
@@ -50,31 +51,52 @@ class KeptFolder:
 
         Raises DataError if the store does not give a file.
         """
+        self._fetch_unless_worked_on()
+        if not self.folder.exists():
+            self._fetch_through_link()
+
+    def _fetch_unless_worked_on(self) -> None:
         with self._fetching(), ExitStack() as stack:
             try:
-                stack.enter_context(self._working())
+                for folder in (self.folder, *self.folder.parents):  # or on a folder above it
+                    if folder == cache_folder():
+                        break
+                    if folder == self.folder or beside(folder, "work").is_file():
+                        stack.enter_context(self._working(folder))
             except DlrmError:
                 return
             _fetch(self.stored, self.folder)
 
-    @contextmanager
-    def fetched_for_work(self) -> Iterator[None]:
-        """Fetches, then holds the local side for this process while the block runs.
+    def _fetch_through_link(self) -> None:
+        """Fetches what a link leads to, where the object itself, or one above it, is a link in the store."""
+        parts = self.stored.url.split("/")
+        for end in range(len(parts), 4, -1):  # scheme:, nothing, bucket, and at least one name
+            above = KeptFolder.of("/".join(parts[:end]))
+            if (target := above.stored.link()) is not None:
+                above._fetch_unless_worked_on()
+                KeptFolder.of("/".join([*parts[: end - 1], target, *parts[end:]])).fetch()
+                return
 
-        Raises DlrmError if another command on this machine works on it.
+    @contextmanager
+    def fetched_for_work(self) -> Iterator[Callable[[], None]]:
+        """Fetches, then holds both sides for this process while the block runs.
+
+        Yields a function that raises DlrmError once another machine has taken the folder over. Raises DlrmError if
+        another command works on it, DataError if nothing can be written there.
         """
         with ExitStack() as stack:
             with self._fetching():
-                stack.enter_context(self._working())
+                stack.enter_context(self._working(self.folder))
+                check = stack.enter_context(held_lease(self.stored))
                 _fetch(self.stored, self.folder)
-            yield
+            yield check
 
     def _fetching(self) -> AbstractContextManager[None]:
         return held_lock(beside(self.folder, "fetch"), "", math.inf)
 
-    def _working(self) -> AbstractContextManager[None]:
+    def _working(self, folder: Path) -> AbstractContextManager[None]:
         refusal = f"another command on this machine works on {self.stored}: wait for it, or end it"
-        return held_lock(beside(self.folder, "work"), refusal)
+        return held_lock(beside(folder, "work"), refusal)
 
 
 def fetched(path: str | Path) -> Path:

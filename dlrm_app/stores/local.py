@@ -8,13 +8,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from dlrm_app.files import write_json
+from dlrm_app.files import escapes, write_json
 from dlrm_app.records import read_record
 from dlrm_app.stores.names import cache_folder
 from dlrm_app.stores.objects import StoredFile
 
 WHOLE = ("manifest.json", "complete.json", "export.json", "day.json", "result.json")
 """Files that make their folder whole; they are written last."""
+_PUBLISHED = "published"
+"""The link to a published day."""
 _UNFINISHED = re.compile(
     r"(^|/)(\.[^/]+\.(tmp|old|partial|replaced)|[^/]*\.lock|\.work/(lock$|ranks/))(/|$)?"
 )
@@ -36,7 +38,7 @@ def is_record(name: str) -> bool:
 
 def is_mark(name: str) -> bool:
     """True if other files are only valid with this one: it goes up after them, and is deleted before them."""
-    return is_record(name) or name.rpartition("/")[2] in WHOLE
+    return is_record(name) or name.rpartition("/")[2] in (*WHOLE, _PUBLISHED)
 
 
 def in_order(names: Iterable[str]) -> list[list[str]]:
@@ -49,12 +51,12 @@ def in_order(names: Iterable[str]) -> list[list[str]]:
 
 
 def state_of(path: Path) -> FileState:
-    status = path.stat()
+    status = path.lstat()
     return FileState(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def files_in(folder: Path, above: str = "") -> Iterator[tuple[str, FileState]]:
-    """(name, state) of the finished files below ``folder``, or ("", state) of a file. Links are left out."""
+    """(name, state) of the finished files below ``folder``, or ("", state) of a file. Links that lead elsewhere are left out."""
     try:
         entries = [*os.scandir(folder)]
     except FileNotFoundError:
@@ -69,10 +71,14 @@ def files_in(folder: Path, above: str = "") -> Iterator[tuple[str, FileState]]:
         try:
             if entry.is_dir(follow_symlinks=False):
                 yield from files_in(Path(entry.path), f"{name}/")
-            elif entry.is_file(follow_symlinks=False):
+            elif entry.is_file(follow_symlinks=False) or _is_link_within(entry):
                 yield name, state_of(Path(entry.path))
         except FileNotFoundError:  # deleted meanwhile
             continue
+
+
+def _is_link_within(entry: os.DirEntry[str]) -> bool:
+    return entry.is_symlink() and not escapes(str(Path(entry.path).readlink()))
 
 
 @dataclass(frozen=True)
