@@ -33,6 +33,7 @@ LAYERS = [
     {"model"},
     {"loader"},
     {"encoding"},
+    {"stores"},
     {"logs"},
     {"logs/sources"},
     {"dataset"},

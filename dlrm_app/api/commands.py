@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dlrm_app.api.command import Call, Command, Job
+from dlrm_app.api.places import local_places
 from dlrm_app.distributed.ranks import sharing_ranks, started_ranks
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.forks import refuse_fork
@@ -325,6 +326,14 @@ def checked_config(name: str, settings: "Settings", problems: Sequence[Problem] 
     return compose_config(name, command.schema, settings, command.check, command.complete, problems)
 
 
+def checked_types(name: str, settings: "Settings", problems: Sequence[Problem] = ()) -> None:
+    """Raises one error with ``problems`` and those of keys and types, which are found without reading a file."""
+    from dlrm_app.config.compose import compose_config
+
+    command = COMMANDS[name]()
+    compose_config(name, command.schema, command.regroup(settings), problems=problems)
+
+
 def run(
     name: str,
     settings: "Settings",
@@ -337,6 +346,7 @@ def run(
     ``words``: the settings as they were typed; ``problems``: those that are known already; ``pool``: see ``Call``.
     """
     refuse_fork()
-    config = checked_config(name, settings, problems)
-    call = Call(config, settings, tuple(words_of(settings) if words is None else words), pool=pool)
-    return COMMANDS[name]().load()(config, call)
+    typed = tuple(words_of(settings) if words is None else words)
+    with local_places(name, settings, partial(checked_types, name, settings, problems)) as local:
+        config = checked_config(name, local, problems)
+        return COMMANDS[name]().load()(config, Call(config, local, typed, pool=pool))

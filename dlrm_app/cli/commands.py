@@ -12,6 +12,7 @@ from dlrm_app.api.command import Call
 from dlrm_app.api.commands import COMMANDS
 from dlrm_app.cli.process import loading
 from dlrm_app.errors import DlrmError
+from dlrm_app.stores.names import named
 
 if TYPE_CHECKING:
     from dlrm_app.config.overrides import Settings
@@ -50,7 +51,7 @@ def run_job(name: str, config: "Section", settings: "Settings", words: list[str]
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that trials save on SIGTERM too
     result = job(config, call)
     if is_first_rank() and result is not None:
-        print(result, flush=True)
+        print(named(str(result)), flush=True)
         for line in next_lines(name, result, call):
             logger.info(line)
     if is_first_rank() and (code := getattr(result, "exit_code", 0)):

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app import __version__
 from dlrm_app.api.command import Command
-from dlrm_app.api.commands import COMMANDS
+from dlrm_app.api.commands import COMMANDS, checked_types
+from dlrm_app.api.places import local_places
 from dlrm_app.cli.process import quiet_libraries, set_up_streams
 from dlrm_app.config.compose import compose_config, compose_tree, register_schema
 from dlrm_app.config.conf_files import conf_dir
@@ -27,6 +29,7 @@ from dlrm_app.distributed.launcher import handle_signals, stop_with_launcher
 from dlrm_app.distributed.ranks import started_ranks, task_variables
 from dlrm_app.errors import DlrmError, ExitCode, Problem, refuse_if
 from dlrm_app.files import is_disk_error
+from dlrm_app.stores.names import named
 from dlrm_app.text import without_credentials
 from dlrm_app.typed import words_of
 
@@ -69,8 +72,9 @@ def launch(name: str, command: Command[Any], job: Job) -> None:
         typed, problems = WordReader(schema, name, command.positional).read(words).finish()
         settings = command.regroup(typed)
         if not (options.help or options.cfg):
-            config = compose_config(name, schema, settings, command.check, command.complete, problems)
-            job(config, settings, words)
+            with local_places(name, settings, partial(checked_types, name, typed, problems)) as local:
+                config = compose_config(name, schema, local, command.check, command.complete, problems)
+                job(config, local, words)
             return None
         overrides, wrong = overrides_of(settings, schema, name)
         refuse_if([*problems, *wrong])
@@ -127,7 +131,7 @@ def _set_up_process() -> None:
 
 class _WithoutCredentials(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return without_credentials(super().format(record))
+        return named(without_credentials(super().format(record)))
 
 
 def _refuse_lost_folder() -> None:
@@ -165,7 +169,7 @@ def run_or_explain(work: Callable[[], object]) -> object:
             time.sleep(SILENT_SECONDS)
         if is_first_rank() or not error.is_shared:  # else rank 0 has reported it
             rank = "" if is_first_rank() else f" (rank {os.environ['RANK']})"
-            print(without_credentials(f"error{rank}: {error}"), file=sys.stderr)
+            print(named(without_credentials(f"error{rank}: {error}")), file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         if not is_disk_error(error):
@@ -233,8 +237,9 @@ def run_sweep(name: str, command: Command[Any], words: Sequence[str], job: Job) 
 
         def work() -> object:
             settings = command.regroup({**more, **reader.settings})
-            config = compose_config(name, command.schema, settings, command.check)
-            return job(config, settings, typed)
+            with local_places(name, settings, partial(checked_types, name, reader.settings)) as local:
+                config = compose_config(name, command.schema, local, command.check)
+                return job(config, local, typed)
 
         return run_or_explain(work)
 

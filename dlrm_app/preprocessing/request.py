@@ -31,6 +31,7 @@ from dlrm_app.preprocessing.passes.targets import base_click_problems
 from dlrm_app.preprocessing.passes.time_split import TimeSplit
 from dlrm_app.preprocessing.work.work_folder import begun_config
 from dlrm_app.records import Json
+from dlrm_app.stores.names import named
 from dlrm_app.text import listed, without_credentials
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ def kept_settings(config: PreprocessConfig) -> Json:
     for key in TIME_KEYS:
         if settings["split"][key] is None:
             del settings["split"][key]
-    kept: Json = json.loads(without_credentials(json.dumps(settings)))  # as it will be read back
+    kept: Json = json.loads(named(without_credentials(json.dumps(settings))))  # as it will be read back
     return kept
 
 

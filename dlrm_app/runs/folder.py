@@ -42,6 +42,7 @@ from dlrm_app.runs.checkpoint.names import (
 from dlrm_app.runs.environment import describe_dataset, describe_environment
 from dlrm_app.runs.events import Event, RunResult, event_to_json
 from dlrm_app.runs.tracking import Tracking
+from dlrm_app.stores.names import with_urls
 from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,8 @@ class RunFolder:
     ) -> None:
         """Writes config.yaml, environment.json (with ``command``), dataset.json; trackers continue after ``step``."""
         if self._writes:
-            dataset = describe_dataset(manifest)
+            config = with_urls(config)
+            dataset = with_urls(describe_dataset(manifest))
             write_json(self.path / "dataset.json", dataset)
             write_text(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
             write_json(
@@ -130,7 +132,7 @@ class RunFolder:
 
     def note_changes(self, before: Mapping[str, object], config: Mapping[str, object], step: int) -> None:
         """Logs the keys that change after ``step``, and keeps the configuration of the steps before."""
-        if self._writes and (changes := changed_keys(before, config)):
+        if self._writes and (changes := changed_keys(before, with_urls(config))):
             logger.warning("changed from step %s on: %s", f"{step:,}", "; ".join(changes))
             path = self.path / f"config-until-{checkpoint_name(step)}.yaml"
             write_text(path, yaml.safe_dump(dict(before), sort_keys=False))

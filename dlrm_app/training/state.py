@@ -25,6 +25,7 @@ from dlrm_app.runs.checkpoint.tensors import (
 )
 from dlrm_app.runs.folder import RunFolder
 from dlrm_app.sharding.plan_file import plan_to_dict
+from dlrm_app.stores.names import with_urls
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.optimizers import DenseEma, LearningRates
 from dlrm_app.training.setup import Trainable, cuda_random_states, random_state, set_random_states
@@ -158,7 +159,7 @@ class TrainingRun:
             dataset=self.manifest.fingerprint(),
             dataset_at=os.path.relpath(self.manifest.folder, self.folder.path.absolute()),
             columns=self.columns,
-            config=asdict(self.config),
+            config=with_urls(asdict(self.config)),
             world_size=self.runtime.world_size,
             plan=plan_to_dict(self.trainable.plan),
             metrics_bytes=self.folder.metrics_bytes(),

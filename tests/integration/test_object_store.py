@@ -5,7 +5,6 @@ import json
 import random
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +22,7 @@ from tests.preprocessing.test_parquet_input import as_table
 from tests.refusals import refused
 from tests.test_docs import link_clone
 
-boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install boto3")
-server = pytest.importorskip("moto.server", reason="no S3 server: pip install 'moto[s3]' flask flask-cors")
 FORMS = ["gz", "tsv", "parquet", "zst"]
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    here = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    here.start()
-    host, port = here.get_host_and_port()
-    yield f"http://{host}:{port}"
-    here.stop()
-
-
-@pytest.fixture
-def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A client of a store that has the empty bucket ``clicks``."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "VERYSECRET")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="clicks")
-    for entry in client.list_objects_v2(Bucket="clicks").get("Contents", []):
-        client.delete_object(Bucket="clicks", Key=entry["Key"])
-    return client
 
 
 def put_folder(s3: Any, folder: Path, key: str) -> None:

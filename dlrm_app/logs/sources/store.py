@@ -79,7 +79,7 @@ def is_url(name: str) -> bool:
 
 def address_of(url: str) -> Address:
     """The address of the object ``url``. Raises DataError if no store has such URLs."""
-    return Address(without_credentials(url), url, _store(url)[1])
+    return Address(without_credentials(url), url, open_store(url)[1])
 
 
 def objects_below(url: str) -> tuple[list[Address], str]:
@@ -88,13 +88,13 @@ def objects_below(url: str) -> tuple[list[Address], str]:
 
     Raises DataError if the store does not answer.
     """
-    store, path = _store(url)
+    store, path = open_store(url)
     one = Address(without_credentials(url), url, path)
     if re.match("https?:", url):
         if "*" not in url:
             return [one], one
         raise DataError(Problem(str(one), "is on a web server, which does not list files", "name each"))
-    with _explained(one):
+    with explained(one):
         is_glob = re.search(r"[*?[]", path) is not None and not _exists(store, path)
         above = above_all(path).rstrip("/") if is_glob else path.rstrip("/")
         pattern = path[len(above) :].strip("/").split("/") if is_glob else []
@@ -154,8 +154,8 @@ def versions_now(addresses: Sequence[Address]) -> list[Version]:
 
 
 def _ask(address: Address) -> Version:
-    with _explained(address):
-        return _version_of(_store(address.url)[0].head(address.path))
+    with explained(address):
+        return _version_of(open_store(address.url)[0].head(address.path))
 
 
 def _version_of(info: "ObjectMeta") -> Version:
@@ -185,8 +185,8 @@ def fetch(address: Address, start: int, stop: int, version: Version) -> bytes:
         return b""
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
-        with _explained(address):
-            result = _store(address.url)[0].get(address.path, options={"range": (start, stop)})
+        with explained(address):
+            result = open_store(address.url)[0].get(address.path, options={"range": (start, stop)})
             refuse_change(address, version, _version_of(result.meta))
             try:
                 return bytes(result.bytes())
@@ -196,8 +196,8 @@ def fetch(address: Address, start: int, stop: int, version: Version) -> bytes:
 
 
 @contextmanager
-def _explained(address: Address) -> Iterator[None]:
-    """Raises DataError, with a cure, for errors of the library."""
+def explained(address: str, verb: str = "read") -> Iterator[None]:
+    """Raises DataError, with a cure, for errors of the library. ``verb``: what is done, as a participle."""
     from obstore.exceptions import BaseError, NotSupportedError, PermissionDeniedError, UnauthenticatedError
 
     try:
@@ -207,20 +207,23 @@ def _explained(address: Address) -> Iterator[None]:
         raise DataError(problem) from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         cure = "check the credentials in the environment"
-        raise DataError(Problem(str(address), "must not be read: there is no permission", cure)) from error
+        raise DataError(Problem(str(address), f"must not be {verb}: there is no permission", cure)) from error
     except NotSupportedError as error:
         fault = "is on a server that does not give parts of files"
         raise DataError(Problem(str(address), fault, "copy it to a disk")) from error
     except (BaseError, OSError) as error:
         reason = without_credentials(str(error).splitlines()[0])
         cure = "run the same command again later"
+        if "404 Not Found" in reason:  # of a list: there is no such bucket
+            problem = Problem(str(address), "does not exist", "check the bucket and the endpoint")
+            raise DataError(problem) from error
         # the addresses where machines of a cloud find their credentials
         if "169.254.169.254" in reason or "metadata.google" in reason:
             reason, cure = "no credentials were found", "set them in the environment"
-        raise DataError(Problem(str(address), f"cannot be read ({reason})", cure)) from error
+        raise DataError(Problem(str(address), f"cannot be {verb} ({reason})", cure)) from error
 
 
-def _store(url: str) -> tuple["ObjectStore", str]:
+def open_store(url: str) -> tuple["ObjectStore", str]:
     """Returns (the store of ``url``, the path in it). Raises DataError if no store has such URLs."""
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")

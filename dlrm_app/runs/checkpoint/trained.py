@@ -22,6 +22,8 @@ from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.plugins import refuse_other_plugins
 from dlrm_app.records import Json
 from dlrm_app.runs.checkpoint.marker import EMA, MODEL, Marker
+from dlrm_app.stores.fetch import fetched
+from dlrm_app.stores.names import is_in_store, url_of
 from dlrm_app.tables.specs import resolve_tables
 from dlrm_app.tables.table import Table, in_order
 from dlrm_app.typed import setting
@@ -87,11 +89,14 @@ def dataset_of(folder: Path, marker: Marker, typed: str) -> str:
     Found from any working folder, also after run and dataset were moved together, or in the folder that was typed.
     """
     moved = folder.absolute().parents[1] / marker.dataset_at
+    if url_of(moved):
+        fetched(moved)
     if (moved / MANIFEST).is_file():
         with suppress(DataError):
             if read_manifest(moved).fingerprint() == marker.dataset:
-                return os.path.normpath(moved) if Path(typed).is_absolute() else os.path.relpath(moved)
-    return typed
+                is_absolute = Path(typed).is_absolute() or is_in_store(typed)
+                return os.path.normpath(moved) if is_absolute else os.path.relpath(moved)
+    return str(fetched(typed)) if is_in_store(typed) else typed
 
 
 def refuse_moved(path: Path, model: str, cure: str) -> None:

@@ -14,7 +14,7 @@ from dlrm_app.table import text_table
 from dlrm_app.text import percent
 from dlrm_app.tools.checking.description import Proposed, as_yaml
 from dlrm_app.tools.checking.propose import given_labels, propose, unusable
-from dlrm_app.tools.checking.sample import sample_rows
+from dlrm_app.tools.checking.sample import chosen_of, sample_rows
 from dlrm_app.tools.checking.trial import rejected_share
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def check_raw(given: str | list[str], output: str | None) -> Proposal:
     logger.info("\n".join(lines))
     refuse_if(_no_features(str(first), proposed))
     text = as_yaml(name, origin, proposed, sample, given_labels(sample, proposed))
-    rejected, rejects = rejected_share(sources[0], text)
+    rejected, rejects = rejected_share(chosen_of(sources), text)
     if rejects:
         logger.warning("%s of the rows of %s are rejected: %s", percent(rejected), first, rejects[0].reason)
     path = None if output is None else Path(output)

@@ -1,8 +1,8 @@
-"""A sample of raw logs without a description: the beginning of a text file, or the beginnings of some Parquet files."""
+"""A sample of raw logs without a description: the beginnings of some files, of text or of Parquet."""
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dlrm_app.errors import ConfigError, Problem
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.logs.beginning import refuse_mark
 from dlrm_app.logs.null_words import INFINITE
 from dlrm_app.logs.parquet_columns import READABLE, content_of, is_list, run_ids_in
@@ -23,10 +23,10 @@ from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.text_units import TextFeed
 from dlrm_app.table import Cell, share
 from dlrm_app.text import listed, percent
-from dlrm_app.tools.checking.text_form import FLOAT, all_fit, form_of, refuse_twice
+from dlrm_app.tools.checking.text_form import FLOAT, all_fit, fields_of, form_of, odd_fields, refuse_twice
 
 _FILES, _BYTES = 8, 8 << 20
-"""The most Parquet files to read, and the bytes of all together."""
+"""The most files to read, and the bytes of all together."""
 _CERTAIN = ("null", "none", "n/a", "nan", "\\n")
 """Words for a missing value in any column; other LIKELY_NULLS and infinite numbers count in columns of numbers only.
 """
@@ -124,14 +124,15 @@ class Sample(NamedTuple):
     nulls: list[str]
     """The words that mean a missing value."""
     bad_byte: str = ""
-    """The first byte of a text that is not UTF-8, with its line."""
+    """The first byte of a text that is not UTF-8, with its line and file."""
 
 
 def sample_rows(sources: Sequence[InputFile]) -> Sample:
     """Reads the sample. Raises ConfigError for files that are not logs, and for files of different kinds or columns."""
     if len({source.format == "parquet" for source in sources}) > 1:
         raise ConfigError(Problem("input", "names Parquet and text", "check one kind at a time"))
-    sample = _look_at_parquet(sources) if sources[0].format == "parquet" else _look_at_text(sources[0])
+    look = _look_at_parquet if sources[0].format == "parquet" else _look_at_text
+    sample = look(chosen_of(sources))
     if not sample.columns or not sample.columns[0].rows:
         raise ConfigError(Problem(str(sources[0].path), "has no rows", "give logs that have some"))
     sample.nulls.extend(sorted({word for column in sample.columns for word in _null_words(column)}))
@@ -139,6 +140,16 @@ def sample_rows(sources: Sequence[InputFile]) -> Sample:
         for word in ("", *sample.nulls):
             column.counts.pop(word, None)
     return sample
+
+
+def chosen_of(sources: Sequence[InputFile]) -> list[InputFile]:
+    """The files that are read: all, or some from the first to the last."""
+    last, count = len(sources) - 1, min(len(sources), _FILES)
+    return [sources[place * last // max(count - 1, 1)] for place in range(count)]
+
+
+def _lacks(source: InputFile, columns: Sequence[str]) -> ConfigError:
+    return ConfigError(Problem(str(source.path), f"lacks columns that the first file has, {listed(columns)}"))
 
 
 def _look_at_parquet(sources: Sequence[InputFile]) -> Sample:
@@ -149,47 +160,75 @@ def _look_at_parquet(sources: Sequence[InputFile]) -> Sample:
     columns = {
         name: SampledColumn(name, types.get(name, pa.string())) for name in names if name not in unread
     }
-    chosen = sources[:: -(-len(sources) // _FILES)]
-    for source in chosen:
+    for source in sources:
         if lacking := [name for name in names if name not in run_ids_in(source)]:
-            raise ConfigError(
-                Problem(str(source.path), f"lacks columns that the first file has, {listed(lacking)}")
-            )
-        if units_of(source, len(columns), _BYTES // len(chosen)):
-            feed = ParquetFeed(source, {name: name for name in columns}, _BYTES // len(chosen), (0,))
+            raise _lacks(source, lacking)
+        if units_of(source, len(columns), _BYTES // len(sources)):
+            feed = ParquetFeed(source, {name: name for name in columns}, _BYTES // len(sources), (0,))
             for name, values in zip(columns, next(feed.items()).table.columns, strict=True):
                 columns[name].add(values)
     return Sample(list(columns.values()), unread, 0, {}, [])
 
 
-def _look_at_text(source: InputFile) -> Sample:
-    units = TextFeed(source, _BYTES, last=1).items()  # keeps the file open
-    block = next(units).load()
-    text = block.text[block.start : block.stop].tobytes()
-    decoded = text.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")
-    if not (lines := decoded.replace("\r\n", "\n").split("\n")[:-1]):
+def _look_at_text(sources: Sequence[InputFile]) -> Sample:
+    texts = {source: text for source in sources if (text := _beginning(source, _BYTES // len(sources)))}
+    if not texts:
         return Sample([], {}, 0, {}, [])
-    form = form_of(str(source.path), lines)
-    if not form.header:
-        refuse_mark(source.path, text)
-    rows = [row for row in form.records if len(row) == len(form.names)]
+    first, *others = texts
+    lines = {source: _lines_of(text) for source, text in texts.items()}
+    form = form_of(str(first.path), lines[first], [line for source in others for line in lines[source]])
+    records = form.records
+    for source in others:
+        refuse_if(odd_fields(str(source.path), lines[source], form.delimiter))
+        more = list(fields_of(lines[source], form.delimiter, form.quote))
+        records += _as_in_the_first(source, more, form.names) if form.header else more
+    for source, text in texts.items():
+        if not form.header:
+            refuse_mark(source.path, text)
+    rows = [row for row in records if len(row) == len(form.names)]
     values = zip(*rows, strict=True) if rows else [()] * len(form.names)
     columns = [SampledColumn(name, pa.string()) for name in form.names]
-    for column, texts in zip(columns, values, strict=True):
-        column.add(pa.chunked_array([pa.array(texts, pa.string())]))
+    for column, fields in zip(columns, values, strict=True):
+        column.add(pa.chunked_array([pa.array(fields, pa.string())]))
     marks: dict[str, str | bool | None]
     marks = {"delimiter": form.delimiter, "quote": form.quote, "header": form.header}
     if any("\n" in field for row in [form.names, *rows] for field in row):
         marks["line_breaks"] = True
-    return Sample(columns, {}, len(form.records) - len(rows), marks, [], _first_bad_byte(text))
+    bad_bytes = [byte for source, text in texts.items() if (byte := _first_bad_byte(text, source, first))]
+    return Sample(columns, {}, len(records) - len(rows), marks, [], bad_bytes[0] if bad_bytes else "")
 
 
-def _first_bad_byte(text: bytes) -> str:
-    """The first byte of ``text`` that is not UTF-8, with its line; empty if all are."""
+def _beginning(source: InputFile, size: int) -> bytes:
+    """The lines of the first ``size`` bytes of a file."""
+    units = TextFeed(source, size, last=1).items()  # keeps the file open
+    block = next(units).load()
+    return block.text[block.start : block.stop].tobytes()
+
+
+def _lines_of(text: bytes) -> list[str]:
+    decoded = text.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")
+    return decoded.replace("\r\n", "\n").split("\n")[:-1]
+
+
+def _as_in_the_first(
+    source: InputFile, records: list[list[str]], names: Sequence[str]
+) -> Iterator[list[str]]:
+    """The records of a file with a header of its own, their fields in the order of ``names``."""
+    header, *rows = records
+    if lacking := [name for name in names if name not in header]:
+        raise _lacks(source, lacking)
+    places = [header.index(name) for name in names]
+    for row in rows:
+        yield [row[place] for place in places] if len(row) == len(header) else []
+
+
+def _first_bad_byte(text: bytes, source: InputFile, first: InputFile) -> str:
+    """The first byte of ``text`` that is not UTF-8, with its line, and its file if it is not the first; empty if all are."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
-        return f"0x{text[error.start]:02X} in line {text.count(10, 0, error.start) + 1:,}"
+        line = text.count(10, 0, error.start) + 1
+        return f"0x{text[error.start]:02X} in line {line:,}" + f" of {source.path}" * (source != first)
     return ""
 
 

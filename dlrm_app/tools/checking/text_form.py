@@ -13,7 +13,7 @@ from dlrm_app.logs.rejects import LIKELY_NULLS
 from dlrm_app.text import listed
 
 _LINES = 200
-"""Lines that are used to find the delimiter, the quote and the header."""
+"""Lines that are used to find the header, and the delimiter where one alone fits."""
 _DELIMITERS = "\t\x01;,|"  # ; before , because it occurs with decimal commas
 FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 COMMA = r"[+-]?\d+(,\d+)?"  # numbers with decimal commas, or whole ones
@@ -40,16 +40,19 @@ def all_fit(pattern: str, values: Iterable[str]) -> bool:
     return any(True for _ in values) and all(map(fits, values))
 
 
-def form_of(path: str, lines: Sequence[str]) -> TextForm:
-    """The form of the text with ``lines``. Raises ConfigError for one that is not read."""
+def form_of(path: str, lines: Sequence[str], others: Sequence[str] = ()) -> TextForm:
+    """The form of the text with ``lines``, and of other files with ``others``. Raises ConfigError for one that is not read."""
     refuse_if(_odd_lines(path, lines))
-    delimiter, quote, top = _marks(lines[:_LINES], path)
-    refuse_if(_odd_fields(path, lines, delimiter))
+    found, every_line = _fitting(lines[:_LINES], path), [*lines, *others]
+    delimiter = found[0] if len(found) == 1 else max(found, key=lambda each: _fit(every_line, each)[0])
+    quote = _quote(every_line, re.escape(delimiter))
+    top = list(fields_of(lines[:_LINES], delimiter, quote))
+    refuse_if(odd_fields(path, lines, delimiter))
     header = _is_header(top)
     names = top[0] if header else [f"column_{place}" for place in range(len(top[0]))]
     refuse_if(_odd_header(path, lines, names) if header else [])
     refuse_twice(path, names)
-    return TextForm(delimiter, quote, header, names, list(_fields(lines, delimiter, quote))[header:])
+    return TextForm(delimiter, quote, header, names, list(fields_of(lines, delimiter, quote))[header:])
 
 
 def refuse_twice(path: str, names: Sequence[str]) -> None:
@@ -108,7 +111,7 @@ def _odd_lines(path: str, lines: Sequence[str]) -> list[Problem]:
     return []
 
 
-def _odd_fields(path: str, lines: Sequence[str], delimiter: str) -> list[Problem]:
+def odd_fields(path: str, lines: Sequence[str], delimiter: str) -> list[Problem]:
     """A problem of fields that hold the delimiter, or quotes, in a way that is not read."""
     mark = re.escape(delimiter)
     start, end = rf"(?:^|{mark})\s*", rf"\s*(?={mark}|$)"
@@ -139,7 +142,7 @@ def _odd_header(path: str, lines: Sequence[str], names: Sequence[str]) -> list[P
 NOT_UTF8 = "write UTF-8, as iconv -f cp1252 -t UTF-8 does for text of Windows"
 
 
-def _fields(lines: Sequence[str], delimiter: str, quote: str | None) -> Iterator[list[str]]:
+def fields_of(lines: Sequence[str], delimiter: str, quote: str | None) -> Iterator[list[str]]:
     """The fields of each record, up to a quote that is never closed."""
     kind: Any = csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL
     ended = (f"{line}\n" for line in lines)
@@ -147,20 +150,14 @@ def _fields(lines: Sequence[str], delimiter: str, quote: str | None) -> Iterator
         yield from csv.reader(ended, delimiter=delimiter, quotechar=quote, quoting=kind)
 
 
-def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[str]]]:
-    """(delimiter, quote, fields of the lines) for the delimiter with which most lines have equally many
-    fields.
-    """
-    found, tables = [], dict[str, list[list[str]]]()
-    for place, delimiter in enumerate(_DELIMITERS):
-        quote = _quote(lines, re.escape(delimiter))
-        tables[delimiter] = rows = list(_fields(lines, delimiter, quote))
-        if rows and len(rows[0]) > 1:
-            share = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
-            found.append((round(share, 1), -place, delimiter, quote, rows))
-    if not found or max(found)[0] < _MOSTLY:
-        refuse_if(_odd_fields(path, lines, max(found)[2]) if found else [])
-        refuse_if(_before_the_table(path, lines, tables))
+def _fitting(lines: Sequence[str], path: str) -> list[str]:
+    """The delimiters with which most lines have equally many fields, the likeliest first."""
+    fits = {delimiter: _fit(lines, delimiter) for delimiter in _DELIMITERS}
+    found = [delimiter for delimiter in _DELIMITERS if len((fits[delimiter][1] or [[]])[0]) > 1]
+    found.sort(key=lambda delimiter: -fits[delimiter][0])
+    if not found or fits[found[0]][0] < _MOSTLY:
+        refuse_if(odd_fields(path, lines, found[0]) if found else [])
+        refuse_if(_before_the_table(path, lines, {each: rows for each, (_, rows) in fits.items()}))
     if not found and all("::" in line for line in lines):
         raise ConfigError(
             Problem(path, "separates its fields by two characters, ::", "write one, as sed 's/::/\\t/g' does")
@@ -168,12 +165,22 @@ def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[
     if not found:
         shown = ", ".join(map(repr, _DELIMITERS))
         raise ConfigError(Problem(path, f"has one column in its first line by any of the delimiters {shown}"))
-    return max(found)[2:]
+    return found
+
+
+def _fit(lines: Sequence[str], delimiter: str) -> tuple[float, list[list[str]]]:
+    """(the share of records with as many fields as the first, in tenths; the records)."""
+    rows = list(fields_of(lines, delimiter, _quote(lines, re.escape(delimiter))))
+    return round(sum(len(row) == len(rows[0]) for row in rows) / max(len(rows), 1), 1), rows
 
 
 def _quote(lines: Sequence[str], mark: str) -> str | None:
-    """The quote around fields; an apostrophe only where it closes a field that holds the delimiter."""
-    if any(map(re.compile(rf'(^|{mark})"').search, lines)):
+    """The quote around fields: one that opens some and, where it closes them, mostly at their end; an apostrophe only
+    where it closes a field that holds the delimiter.
+    """
+    opened = [line for line in lines if '"' in line and re.search(rf'(^|{mark})"', line)]
+    broken = re.compile(rf'(^|{mark})"([^"]|"")*"(?!"|{mark}|$)')
+    if opened and 2 * sum(map(bool, map(broken.search, opened))) <= len(opened):
         return '"'
     closed = re.compile(rf"(^|{mark})'[^']*{mark}[^']*'($|{mark})")
     return "'" if sum(map(bool, map(closed.search, lines))) > len(lines) / 2 else None

@@ -1,6 +1,6 @@
 """Reads the beginning of a log as a proposed description says: what it would reject."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import yaml
@@ -26,33 +26,38 @@ FEW, MOST = 0.001, 0.05
 """Shares of rejected lines: dlrm-preprocess accepts FEW; a description that rejects more than MOST is not written."""
 
 
-def rejected_share(source: InputFile, description: str) -> tuple[float, list[RejectedLine]]:
-    """(the share of the first rows of ``source`` that ``description``, a dataset's YAML, rejects; the first of these).
+def rejected_share(sources: Sequence[InputFile], description: str) -> tuple[float, list[RejectedLine]]:
+    """(the share of the first rows of ``sources`` that ``description``, a dataset's YAML, rejects; the first of these).
 
     Raises ConfigError for a description that does not fit at all, and DataError for one that rejects too many rows.
     """
-    spec = read_spec(with_one_label(DatasetConfig(**yaml.safe_load(description))))
-    look = parquet_spec
-    if source.format != "parquet":
-        look, source = source_spec, replace(source, quoting=spec.quoting)
-    spec = look(source, spec, None, Cures("input.unlabelled"))
-    num_rows, num_rejects, first = 0, 0, list[RejectedLine]()
-    for unit in _first_unit(source, spec):
-        cursor = open_cursor(unit, spec)
-        for _ in cursor.rows(_ROWS, None):
-            pass
-        rejects = cursor.take_rejects()
-        num_rows, num_rejects = num_rows + cursor.line, num_rejects + len(rejects)
-        first += rejects[:MAX_SHOWN]
+    described = read_spec(with_one_label(DatasetConfig(**yaml.safe_load(description))))
+    num_rows, num_rejects, first, shown = 0, 0, list[RejectedLine](), list[Problem]()
+    for source in sources:
+        look = parquet_spec
+        if source.format != "parquet":
+            look, source = source_spec, replace(source, quoting=described.quoting)
+        spec = look(source, described, None, Cures("input.unlabelled"))
+        for unit in _first_unit(source, spec, UNIT_BYTES // len(sources)):
+            cursor = open_cursor(unit, spec)
+            for _ in cursor.rows(_ROWS, None):
+                pass
+            rejects = cursor.take_rejects()
+            num_rows, num_rejects = num_rows + cursor.line, num_rejects + len(rejects)
+            first += rejects[:MAX_SHOWN]
+            shown += [
+                Problem(f"{source.path}:{each.line + 1 + spec.header}", each.reason)
+                for each in rejects[:MAX_SHOWN]
+            ]
     share = num_rejects / max(num_rows, 1)
     if share > MOST:
         rule = f"has values that a description of its columns rejects, in {percent(share)} of its rows"
-        shown = [Problem(f"{source.path}:{each.line + 1 + spec.header}", each.reason) for each in first]
-        raise DataError(Problem(str(source.path), rule, "correct them, and check again"), *shown)
+        name = str(sources[0].path) + " and others" * (len(sources) > 1)
+        raise DataError(Problem(name, rule, "correct them, and check again"), *shown[:MAX_SHOWN])
     return share, first
 
 
-def _first_unit(source: InputFile, spec: Spec) -> Iterator[InputUnit]:
+def _first_unit(source: InputFile, spec: Spec, size: int) -> Iterator[InputUnit]:
     if source.format == "parquet":
-        return iter(ParquetFeed(source, names_of(source, spec), UNIT_BYTES, (0,)).items())
-    return iter(TextFeed(source, UNIT_BYTES, last=1).items())
+        return iter(ParquetFeed(source, names_of(source, spec), size, (0,)).items())
+    return iter(TextFeed(source, size, last=1).items())

@@ -1,0 +1,170 @@
+"""Brings the local side of a folder up to date with its store."""
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from dlrm_app.errors import DlrmError
+from dlrm_app.locks import held_lock
+from dlrm_app.stores.lease import held_lease
+from dlrm_app.stores.local import (
+    FileState,
+    Known,
+    RememberedFile,
+    beside,
+    files_in,
+    in_order,
+    is_mark,
+    read_known,
+    state_of,
+    write_known,
+)
+from dlrm_app.stores.names import cache_folder, is_in_store, local_place, url_of
+from dlrm_app.stores.objects import StoredFile, StoredFolder
+from dlrm_app.text import bytes_text, count
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 16
+"""Files that are fetched at the same time."""
+
+
+@dataclass(frozen=True)
+class KeptFolder:
+    """A folder that is worked on in ``folder`` and kept in the store as ``stored``."""
+
+    stored: StoredFolder
+    folder: Path
+
+    @classmethod
+    def of(cls, url: str, key: str = "") -> "KeptFolder":
+        """The folder at ``url``, which ``key`` names. Raises ConfigError for a URL that has no local place."""
+        return cls(StoredFolder(url.rstrip("/")), local_place(url, key))
+
+    def fetch(self) -> None:
+        """Makes the local side equal to the store, unless a command on this machine is working on it.
+
+        Raises DataError if the store does not give a file.
+        """
+        self._fetch_unless_worked_on()
+        if not self.folder.exists():
+            self._fetch_through_link()
+
+    def _fetch_unless_worked_on(self) -> None:
+        with self._fetching(), ExitStack() as stack:
+            try:
+                for folder in (self.folder, *self.folder.parents):  # or on a folder above it
+                    if folder == cache_folder():
+                        break
+                    if folder == self.folder or beside(folder, "work").is_file():
+                        stack.enter_context(self._working(folder))
+            except DlrmError:
+                return
+            _fetch(self.stored, self.folder)
+
+    def _fetch_through_link(self) -> None:
+        """Fetches what a link leads to, where the object itself, or one above it, is a link in the store."""
+        parts = self.stored.url.split("/")
+        for end in range(len(parts), 4, -1):  # scheme:, nothing, bucket, and at least one name
+            above = KeptFolder.of("/".join(parts[:end]))
+            if (target := above.stored.link()) is not None:
+                above._fetch_unless_worked_on()
+                KeptFolder.of("/".join([*parts[: end - 1], target, *parts[end:]])).fetch()
+                return
+
+    @contextmanager
+    def fetched_for_work(self) -> Iterator[Callable[[], None]]:
+        """Fetches, then holds both sides for this process while the block runs.
+
+        Yields a function that raises DlrmError once another machine has taken the folder over. Raises DlrmError if
+        another command works on it, DataError if nothing can be written there.
+        """
+        with ExitStack() as stack:
+            with self._fetching():
+                stack.enter_context(self._working(self.folder))
+                check = stack.enter_context(held_lease(self.stored))
+                _fetch(self.stored, self.folder)
+            yield check
+
+    def _fetching(self) -> AbstractContextManager[None]:
+        return held_lock(beside(self.folder, "fetch"), "", math.inf)
+
+    def _working(self, folder: Path) -> AbstractContextManager[None]:
+        refusal = f"another command on this machine works on {self.stored}: wait for it, or end it"
+        return held_lock(beside(folder, "work"), refusal)
+
+
+def fetched(path: str | Path) -> Path:
+    """The folder at ``path``, which a record names: a URL, or a local place of a store, is fetched."""
+    url = str(path) if is_in_store(str(path)) else url_of(Path(path))
+    if url is None:
+        return Path(path)
+    kept = KeptFolder.of(url)
+    kept.fetch()
+    return kept.folder
+
+
+def _fetch(source: StoredFolder, folder: Path) -> None:
+    """Makes ``folder`` equal to ``source`` if the store has changed since they were last equal.
+
+    If it has not, the local side may be ahead: a killed command had not sent all that it had finished.
+    """
+    stored, known, local = source.list(), read_known(folder), dict(files_in(folder))
+    if not _differing(stored, known, local):
+        return
+    wanted = [name for name in stored if not _has(name, stored[name], known, local)]
+    _delete_outdated(folder, {*local} - {*stored} | {*local} & {*wanted})
+    known = {name: _with_tag(known[name], stored[name]) for name in stored.keys() - wanted}
+    if wanted:
+        size = bytes_text(sum(stored[name].bytes for name in wanted))
+        logger.info("fetching %s (%s) of %s", count(len(wanted), "file"), size, source)
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        try:
+            for names in in_order(wanted):
+                for _ in threads.map(partial(_fetch_one, source, folder, known), names):
+                    pass
+        finally:
+            threads.shutdown(cancel_futures=True)
+            write_known(folder, known)
+
+
+def _differing(stored: Mapping[str, StoredFile], known: Known, local: Mapping[str, FileState]) -> list[str]:
+    """The files that another machine has written or deleted."""
+    written = [name for name, file in stored.items() if not (name in known and known[name].agrees(file))]
+    deleted = [
+        name for name, file in known.items() if name in local and name not in stored and not file.is_going_up
+    ]
+    return written + deleted
+
+
+def _has(name: str, file: StoredFile, known: Known, local: Mapping[str, FileState]) -> bool:
+    """True if the local file is the stored one."""
+    return name in known and name in local and known[name].agrees(file) and known[name].state == local[name]
+
+
+def _with_tag(known: RememberedFile, stored: StoredFile) -> RememberedFile:
+    return replace(known, tag=stored.tag, is_going_up=False)
+
+
+def _delete_outdated(folder: Path, names: set[str]) -> None:
+    """Deletes local files, marks first."""
+    for name in sorted(names, key=lambda name: (not is_mark(name), name)):
+        (folder / name).unlink(missing_ok=True)
+        for parent in (folder / name).parents if name else ():
+            if any(parent.iterdir()):
+                break
+            parent.rmdir()
+            if parent == folder:
+                break
+
+
+def _fetch_one(source: StoredFolder, folder: Path, known: Known, name: str) -> None:
+    """Fetches a file, and adds it to ``known``."""
+    path = folder / name
+    stored = source.get(name, path)
+    known[name] = RememberedFile.of(state_of(path), stored)

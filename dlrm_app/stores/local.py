@@ -1,0 +1,140 @@
+"""The files of a folder that is kept in a store: which ones are kept, which ones are marks, what is known of each."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from dlrm_app.files import escapes, write_json
+from dlrm_app.records import read_record
+from dlrm_app.stores.names import cache_folder
+from dlrm_app.stores.objects import StoredFile
+
+WHOLE = ("manifest.json", "complete.json", "export.json", "day.json", "result.json")
+"""Files that make their folder whole; they are written last."""
+_PUBLISHED = "published"
+"""The link to a published day."""
+_UNFINISHED = re.compile(
+    r"(^|/)(\.[^/]+\.(tmp|old|partial|replaced)|[^/]*\.lock|\.work/(lock$|ranks/))(/|$)?"
+)
+"""Files that are being written, and locks."""
+
+
+class FileState(NamedTuple):
+    """The state of a local file: it differs if the file is written again, and is kept by a rename."""
+
+    bytes: int
+    modified_ns: int
+    inode: int
+
+
+def is_record(name: str) -> bool:
+    """True for the record of finished work in a journal, and for the plan that the journals belong to."""
+    return name.endswith(".json") and ".work" in name.split("/")[:-1]
+
+
+def is_mark(name: str) -> bool:
+    """True if other files are only valid with this one: it goes up after them, and is deleted before them."""
+    return is_record(name) or name.rpartition("/")[2] in (*WHOLE, _PUBLISHED)
+
+
+def in_order(names: Iterable[str]) -> list[list[str]]:
+    """``names`` in the groups in which they may appear: data, records, then the deepest marks before those above."""
+    groups: dict[tuple[int, int], list[str]] = {}
+    for name in sorted(names):
+        kind = (2, -name.count("/")) if is_mark(name) and not is_record(name) else (int(is_record(name)), 0)
+        groups.setdefault(kind, []).append(name)
+    return [groups[kind] for kind in sorted(groups)]
+
+
+def state_of(path: Path) -> FileState:
+    status = path.lstat()
+    return FileState(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def files_in(folder: Path, above: str = "") -> Iterator[tuple[str, FileState]]:
+    """(name, state) of the finished files below ``folder``, or ("", state) of a file. Links that lead elsewhere are left out."""
+    try:
+        entries = [*os.scandir(folder)]
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        yield "", state_of(folder)
+        return
+    for entry in entries:
+        name = f"{above}{entry.name}"
+        if _UNFINISHED.search(name):
+            continue
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                yield from files_in(Path(entry.path), f"{name}/")
+            elif entry.is_file(follow_symlinks=False) or _is_link_within(entry):
+                yield name, state_of(Path(entry.path))
+        except FileNotFoundError:  # deleted meanwhile
+            continue
+
+
+def _is_link_within(entry: os.DirEntry[str]) -> bool:
+    return entry.is_symlink() and not escapes(str(Path(entry.path).readlink()))
+
+
+@dataclass(frozen=True)
+class RememberedFile:
+    """A file as the local side and the store had it when they were last equal.
+
+    ``is_going_up``: True while another state of it is being sent, of ``bytes``.
+    """
+
+    bytes: int
+    modified_ns: int
+    inode: int
+    tag: str
+    checksum: str
+    is_going_up: bool = False
+
+    @classmethod
+    def of(cls, state: FileState, stored: StoredFile) -> "RememberedFile":
+        return cls(*state, stored.tag, stored.checksum)
+
+    @property
+    def state(self) -> FileState:
+        return FileState(self.bytes, self.modified_ns, self.inode)
+
+    def agrees(self, stored: StoredFile) -> bool:
+        """True if the store has what this side knows, or is sending."""
+        return stored.tag == self.tag or (self.is_going_up and stored.bytes == self.bytes)
+
+
+Known = dict[str, RememberedFile]
+"""Name → file, of the files that the store has."""
+
+
+def going_up(known: Known, states: dict[str, FileState]) -> Known:
+    """``known``, with the files of ``states`` marked as being sent."""
+    fresh = {
+        name: replace(known.get(name, RememberedFile(0, 0, 0, "", "")), bytes=state.bytes, is_going_up=True)
+        for name, state in states.items()
+    }
+    return {**known, **fresh}
+
+
+def beside(folder: Path, suffix: str) -> Path:
+    """The path of a file about the local ``folder``, outside of it."""
+    name = sha256(os.fsencode(folder.relative_to(cache_folder()))).hexdigest()[:32]
+    path = cache_folder() / ".folders" / f"{name}.{suffix}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def read_known(folder: Path) -> Known:
+    """What is remembered of ``folder``; empty if nothing is."""
+    path = beside(folder, "json")
+    return read_record(path, Known, f"delete {path}") if path.is_file() else {}
+
+
+def write_known(folder: Path, known: Known) -> None:
+    """Remembers ``known``."""
+    write_json(beside(folder, "json"), {name: asdict(each) for name, each in known.items()})

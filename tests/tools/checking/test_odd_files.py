@@ -1,0 +1,104 @@
+"""dlrm-check on text files whose oddities come late or in other files than the first; proposals run as they stand."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from dlrm_app.errors import ConfigError
+from dlrm_app.tools.checking.raw_logs import check_raw
+from tests.preprocessing.running import AUTO, run
+from tests.refusals import refused
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+number = itertools.count()
+
+
+def proposed(given: str | list[str]) -> dict[str, Any]:
+    """The proposal for files, by which all their rows are preprocessed into the folder ``out``."""
+    text = check_raw(given, "log.yaml").yaml
+    found: dict[str, Any] = yaml.safe_load(text)
+    found["columns"] = {column.pop("name"): column for column in found["columns"]}
+    found["notes"] = {
+        name: next(line.partition("#")[2] for line in text.splitlines() if f"name: {name}," in line)
+        for name in found["columns"]
+        if name
+    }
+    return found
+
+
+def vocabularies(given: str, *features: str) -> dict[str, set[Any]]:
+    """The values that have ids, by feature, once the files are preprocessed as proposed."""
+    output = Path(f"out{next(number)}")
+    settings = [each for each in AUTO if not each.startswith("encoding=")]
+    settings += ["encoding=vocab", "encoding.min_count=1", "rejects.max_fraction=0"]
+    run(output, "dataset=log.yaml", f"input.train={given}", *settings)
+    return {
+        feature: {*pq.read_table(output / "vocab" / f"{feature}.parquet")["value"].to_pylist()} - {None}
+        for feature in features
+    }
+
+
+def write(path: str, head: str, rows: list[str]) -> None:
+    Path(path).write_text("".join(f"{line}\n" for line in [head, *rows]))
+
+
+def test_every_file_tells_of_null_words_quotes_and_whole_numbers() -> None:
+    for file in range(20):
+        write(
+            f"a{file:02d}.csv", "click,user_id,shop", [f"{r % 2},{1000 + r % 5},s{r % 4}" for r in range(60)]
+        )
+    odd = [f"s{r % 4},{r % 2},{1000 + r % 5}.0" for r in range(60)] + ["NULL,0,1001.0", '"",1,1002.0']
+    write("a19.csv", "shop,click,user_id", odd)  # the last, in another order
+    found = proposed("a*.csv")
+    assert (found["quote"], found["null_values"]) == ('"', ["NULL"])
+    assert found["columns"]["user_id"] == {"role": "sparse", "kind": "string", "whole": True}
+    assert vocabularies("a*.csv", "user_id", "shop") == {
+        "user_id": {f"{1000 + user}" for user in range(5)},
+        "shop": {f"s{shop}" for shop in range(4)},
+    }
+
+
+def test_a_file_that_lacks_a_column_is_named() -> None:
+    write("a.csv", "click,shop", [f"{r % 2},s{r % 4}" for r in range(60)])
+    write("b.csv", "click,store", [f"{r % 2},s{r % 4}" for r in range(60)])
+    with refused(ConfigError, "b.csv", "lacks columns that the first file has, shop"):
+        check_raw("*.csv", None)
+
+
+def test_a_byte_that_is_not_utf_8_is_named_with_its_file() -> None:
+    write("a.csv", "click,shop,name", [f"{r % 2},s{r % 4},x{r % 3}" for r in range(60)])
+    Path("b.csv").write_bytes(b"click,shop,name\n1,s1,x1\n0,s2,caf\xe9\n")
+    assert "the first 0xE9 in line 3 of b.csv" in check_raw("*.csv", None).yaml
+
+
+@pytest.mark.parametrize("late", ['"5"" disc"', '""', '"a, b"', '"two\nlines"'])
+def test_quotes_that_begin_late_are_quotes(late: str) -> None:
+    rows = [f"{r % 2},offer {r % 9},s{r % 5}" for r in range(600)]
+    write("a.csv", "click,title,shop", [*rows, *[f"{r % 2},{late},s1" for r in range(20)]])
+    assert proposed("a.csv")["quote"] == '"'
+    value = {late[1:-1].replace('""', '"')} if len(late) > 2 else set()
+    assert vocabularies("a.csv", "title")["title"] == {f"offer {r}" for r in range(9)} | value
+
+
+def test_texts_that_begin_with_a_quote_by_chance_are_not_in_quotes() -> None:
+    titles = ['"Great" disc', "plain", '5" disc', '"Best" of all']
+    write("a.tsv", "click\ttitle\tshop", [f"{r % 2}\t{titles[r % 3 + r % 2]}\ts{r % 5}" for r in range(600)])
+    assert proposed("a.tsv")["quote"] is None
+    assert vocabularies("a.tsv", "title")["title"] == {*titles}
+
+
+def test_a_delimiter_that_fits_the_first_lines_alone_is_not_one() -> None:
+    rows = [f"{r % 2}|a;b{r % 3}|x{r % 7}" for r in range(300)] + [
+        f"{r % 2}|c{r % 3}|x{r % 7}" for r in range(300)
+    ]
+    write("a.csv", "click|user;item|shop", rows)
+    assert proposed("a.csv")["delimiter"] == "|"
