@@ -33,9 +33,12 @@ def local_places(command: str, settings: "Settings", check: Callable[[], object]
     if not in_stores:
         yield settings
         return
-    check()
     from dlrm_app.stores.fetch import KeptFolder
     from dlrm_app.stores.mirror import kept_folder
+    from dlrm_app.stores.room import most_bytes
+
+    check()
+    most_bytes()  # refuses another value
 
     output = in_stores.pop(OUTPUT, None)
     folders = {url: KeptFolder.of(url, key) for key, value in in_stores.items() for url in _urls(value)}

@@ -94,7 +94,8 @@ def is_beyond_years(array: pa.Array) -> NDArray[np.bool_] | None:
         array.view(pa.int32() if pa.types.is_date32(kind) else pa.int64())
     )
     ticks = 1 if pa.types.is_date32(kind) else _DAY * _TICKS["ms" if pa.types.is_date64(kind) else kind.unit]
-    is_beyond: NDArray[np.bool_] = (numbers < _FIRST_DAY * ticks) | (numbers >= _DAY_10000 * ticks)
+    whole = numbers.astype(np.int64, copy=False)
+    is_beyond: NDArray[np.bool_] = (whole < _FIRST_DAY * ticks) | (whole >= _DAY_10000 * ticks)
     if len(nulls):
         is_beyond &= np.unpackbits(nulls, bitorder="little")[first : first + len(numbers)].astype(np.bool_)
     return is_beyond if is_beyond.any() else None

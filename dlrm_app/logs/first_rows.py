@@ -58,8 +58,8 @@ class TimeWatch:
     def __init__(self, columns: Sequence[LogColumn]) -> None:
         self._open = {number: (column, np.empty(0)) for number, column in enumerate(columns)}
 
-    def add(self, times: Sequence[NDArray[np.float64]]) -> None:
-        """``times``: those of further rows, an array for each column, in seconds."""
+    def add(self, times: NDArray[np.float64]) -> None:
+        """``times`` [columns, rows]: those of further rows, in seconds."""
         for number, (column, before) in [*self._open.items()]:
             seen = np.concatenate([before, times[number][:_ROWS]])
             seen = seen[~np.isnan(seen)]

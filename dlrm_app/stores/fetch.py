@@ -1,31 +1,32 @@
 """Brings the local side of a folder up to date with its store."""
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from dlrm_app.errors import DlrmError
-from dlrm_app.locks import held_lock
 from dlrm_app.stores.lease import held_lease
 from dlrm_app.stores.local import (
     FileState,
     Known,
     RememberedFile,
     beside,
+    fetching,
     files_in,
     in_order,
     is_mark,
     read_known,
     state_of,
+    working,
     write_known,
 )
 from dlrm_app.stores.names import cache_folder, is_in_store, local_place, url_of
 from dlrm_app.stores.objects import StoredFile, StoredFolder
+from dlrm_app.stores.room import hold, make_room
 from dlrm_app.text import bytes_text, count
 
 logger = logging.getLogger(__name__)
@@ -54,15 +55,17 @@ class KeptFolder:
         self._fetch_unless_worked_on()
         if not self.folder.exists():
             self._fetch_through_link()
+        make_room()
 
     def _fetch_unless_worked_on(self) -> None:
-        with self._fetching(), ExitStack() as stack:
+        hold(self.folder)
+        with fetching(self.folder), ExitStack() as stack:
             try:
                 for folder in (self.folder, *self.folder.parents):  # or on a folder above it
                     if folder == cache_folder():
                         break
                     if folder == self.folder or beside(folder, "work").is_file():
-                        stack.enter_context(self._working(folder))
+                        stack.enter_context(working(folder))
             except DlrmError:
                 return
             _fetch(self.stored, self.folder)
@@ -84,19 +87,13 @@ class KeptFolder:
         Yields a function that raises DlrmError once another machine has taken the folder over. Raises DlrmError if
         another command works on it, DataError if nothing can be written there.
         """
+        hold(self.folder)
         with ExitStack() as stack:
-            with self._fetching():
-                stack.enter_context(self._working(self.folder))
+            with fetching(self.folder):
+                stack.enter_context(working(self.folder))
                 check = stack.enter_context(held_lease(self.stored))
                 _fetch(self.stored, self.folder)
             yield check
-
-    def _fetching(self) -> AbstractContextManager[None]:
-        return held_lock(beside(self.folder, "fetch"), "", math.inf)
-
-    def _working(self, folder: Path) -> AbstractContextManager[None]:
-        refusal = f"another command on this machine works on {self.stored}: wait for it, or end it"
-        return held_lock(beside(folder, "work"), refusal)
 
 
 def fetched(path: str | Path) -> Path:

@@ -242,11 +242,11 @@ def test_the_state_of_torch_does_not_change_scores(shop: Path, model: Model, row
 def test_times_in_another_unit_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     watch = TimeWatch([LogColumn("at", "time", "milliseconds")])
     seconds = np.arange(1_795_000_000, 1_795_000_040, dtype=np.float64)  # November 2026
-    watch.add([seconds])
+    watch.add(seconds[None])
     assert not caplog.messages
     watch = TimeWatch([LogColumn("at", "time", "milliseconds")])
     for some in np.split(seconds / 1e3, 4):  # seconds, read as milliseconds
-        watch.add([some])
+        watch.add(some[None])
     assert caplog.messages == ["at: all times lie in January 1970: take kind: seconds"]
-    watch.add([seconds / 1e3])
+    watch.add(seconds[None] / 1e3)
     assert len(caplog.messages) == 1
