@@ -27,9 +27,13 @@ from dlrm_app.tools.checking.text_form import FLOAT, all_fit, fields_of, form_of
 
 _FILES, _BYTES = 8, 8 << 20
 """The most files to read, and the bytes of all together."""
-_CERTAIN = ("null", "none", "n/a", "nan", "\\n")
+CERTAIN_NULLS = ("null", "none", "n/a", "nan", "\\n")
 """Words for a missing value in any column; other LIKELY_NULLS and infinite numbers count in columns of numbers only.
 """
+_IN_LISTS = re.compile(
+    rf"(?:^|[|;,\x02])\s*({'|'.join(map(re.escape, CERTAIN_NULLS))})\s*(?=[|;,\x02]|$)", re.IGNORECASE
+)
+"""A word for a missing value among the elements of a list."""
 _NO_MOMENT = r"0000-00-00([ T]00:00(:00(\.0+)?)?)?|[+-]?infinity"
 """Times that other programs write where none is known: MySQL, PostgreSQL."""
 MOMENT = r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|UTC|GMT|[+-]\d\d(:?\d\d)?))?)?"
@@ -234,6 +238,14 @@ def _first_bad_byte(text: bytes, source: InputFile, first: InputFile) -> str:
 
 def _null_words(column: SampledColumn) -> list[str]:
     words = [value for value in column.counts if value.lower() in LIKELY_NULLS or INFINITE.fullmatch(value)]
+    in_lists = {
+        word
+        for value in column.counts
+        if not re.match(r"\s*[\[({]", value)
+        for word in _IN_LISTS.findall(value)
+    } - {*column.counts}
+    if in_lists:
+        return [*in_lists, *(word for word in words if word.lower() in CERTAIN_NULLS)]
     none = [value for value in column.counts if re.fullmatch(_NO_MOMENT, value, re.IGNORECASE)]
     if none and (
         column.counts.keys() <= {"", *words, *none}
@@ -241,4 +253,4 @@ def _null_words(column: SampledColumn) -> list[str]:
     ):
         return [*words, *none]
     is_number = all_fit(FLOAT, column.counts.keys() - {"", *words})
-    return [word for word in words if is_number or word.lower() in _CERTAIN]
+    return [word for word in words if is_number or word.lower() in CERTAIN_NULLS]

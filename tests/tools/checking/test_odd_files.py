@@ -1,6 +1,10 @@
 """dlrm-check on text files whose oddities come late or in other files than the first; proposals run as they stand."""
 
 import itertools
+import json
+import math
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +106,28 @@ def test_a_delimiter_that_fits_the_first_lines_alone_is_not_one() -> None:
     ]
     write("a.csv", "click|user;item|shop", rows)
     assert proposed("a.csv")["delimiter"] == "|"
+
+
+LISTS: dict[str, tuple[Callable[[list[Any]], str], dict[str, Any]]] = {
+    "commas": (lambda items: ", ".join(items), {"separator": ","}),
+    "semicolons": (lambda items: "; ".join(items), {"separator": ";"}),
+    "pipes": (lambda items: " | ".join(items), {"separator": "|"}),
+    "null_words": (lambda items: "|".join([*items, "NULL"]), {"separator": "|"}),
+    "json": (lambda items: json.dumps([*items, None]), {"separator": ",", "brackets": "[]"}),
+    "python": (lambda items: str([*items, None, math.nan]), {"separator": ",", "brackets": "[]"}),
+    "postgres": (lambda items: "{" + ",".join([*items, "NULL"]) + "}", {"separator": ",", "brackets": "{}"}),
+}
+
+
+@pytest.mark.parametrize("form", LISTS)
+@pytest.mark.parametrize("kind", ["string", "integer"])
+def test_an_element_has_one_id_and_missing_ones_have_none(form: str, kind: str) -> None:
+    written, keys = LISTS[form]
+    values = ["rock", "pop", "jazz", "café"] if kind == "string" else ["10", "11", "12", "13"]
+    draw = random.Random(1)
+    lists = [draw.sample(values, 1 + draw.randrange(3)) for _ in range(600)]
+    rows = [f"{r % 2}\ts{r % 5}\t{written(items)}" for r, items in enumerate(lists)]
+    write("a.tsv", "click\tshop\ttags", rows)
+    assert proposed("a.tsv")["columns"]["tags"] == {"role": "sparse", "kind": kind, **keys}
+    found = vocabularies("a.tsv", "tags")["tags"]
+    assert {str(value) for value in found} == {*values}
