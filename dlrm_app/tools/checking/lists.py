@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from dlrm_app.logs.list_fields import NULLS_IN_BRACKETS
 from dlrm_app.logs.parquet_columns import is_list
-from dlrm_app.tools.checking.sample import CERTAIN_NULLS, SampledColumn
+from dlrm_app.tools.checking.sample import BLANKS, CERTAIN_NULLS, SampledColumn
 from dlrm_app.tools.checking.text_form import FLOAT, all_fit
 
 WHOLE = r"[+-]?\d{1,18}"
 _SEPARATORS = "\x02|;, "  # Hive's first
-BLANKS = " \t\r\n"
 _LIST_SHARE = 0.05
 """Values are read as lists if at least this share of them has a separator."""
 _WEIGHTED = rf"([^{{0}}]+){{0}}({FLOAT})"

@@ -4,10 +4,13 @@ import itertools
 import json
 import math
 import random
+import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -28,6 +31,7 @@ number = itertools.count()
 
 def proposed(given: str | list[str]) -> dict[str, Any]:
     """The proposal for files, by which all their rows are preprocessed into the folder ``out``."""
+    Path("log.yaml").unlink(missing_ok=True)
     text = check_raw(given, "log.yaml").yaml
     found: dict[str, Any] = yaml.safe_load(text)
     found["columns"] = {column.pop("name"): column for column in found["columns"]}
@@ -131,3 +135,127 @@ def test_an_element_has_one_id_and_missing_ones_have_none(form: str, kind: str) 
     assert proposed("a.tsv")["columns"]["tags"] == {"role": "sparse", "kind": kind, **keys}
     found = vocabularies("a.tsv", "tags")["tags"]
     assert {str(value) for value in found} == {*values}
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_numbers_are_read_without_their_padding(form: str) -> None:
+    """As Oracle, SAS and printf write them, beside the same numbers without."""
+    draw = random.Random(1)
+    rows = [
+        (r % 2, draw.randrange(200), round(draw.expovariate(0.01), 2), draw.randrange(30)) for r in range(600)
+    ]
+    names = ["click", "position", "price", "shop_id"]
+    tables = []
+    for widths in (("", "", "", ""), ("2d", "6d", "9.2f", "5d")):
+        fields = [[format(value, width) for value, width in zip(row, widths, strict=True)] for row in rows]
+        fields[7][1], fields[8][3] = " " * 6 if widths[1] else "", " NULL" if widths[1] else "NULL"
+        if form == "parquet":
+            columns = zip(*fields, strict=True)
+            pq.write_table(pa.table(dict(zip(names, map(list, columns), strict=True))), "a.parquet")
+        else:
+            write("a.csv", ",".join(names), [",".join(row) for row in fields])
+        found = proposed(f"a.{form}")
+        assert [column["role"] for column in found["columns"].values()] == [
+            "label",
+            "dense",
+            "dense",
+            "sparse",
+        ]
+        assert found["columns"]["price"]["kind"] == "float"
+        assert found["columns"]["shop_id"]["kind"] == "integer"
+        output = Path(f"out{next(number)}")
+        run(output, "dataset=log.yaml", f"input.train=a.{form}", "rejects.max_fraction=0")
+        tables.append(pq.read_table(output / "train"))
+    assert tables[0].equals(tables[1])
+
+
+def test_padded_texts_are_named_and_fields_of_blanks_are_missing() -> None:
+    users = ["u1", "u1    ", "u2", "u2    "]
+    rows = [f"{r % 2},{users[r % 3 + r % 2]},{'      ' if r % 4 == 0 else f'c{r % 3}'}" for r in range(600)]
+    write("a.csv", "click,user,city", rows)
+    found = proposed("a.csv")
+    assert found["null_values"] == [" " * 6]
+    assert "blanks around values count, so 'u1    ' and 'u1' are two ids" not in found["notes"]["city"]
+    assert "'u1    ' and 'u1' are two ids; write values without them: df['user']" in found["notes"]["user"]
+    assert vocabularies("a.csv", "city")["city"] == {"c0", "c1", "c2"}
+
+
+ROWS = [f"{r % 2},u{r % 9},{r % 50}" for r in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "rule", "cure"),
+    [
+        (
+            [f"{row}," for row in ROWS],
+            "ends its rows, but not its header, with a delimiter ','",
+            "sed '1s/$/,/'",
+        ),
+        ([f"{k},{row}" for k, row in enumerate(ROWS)], "has one field more...", "sed '1s/^/row,/'"),
+    ],
+)
+def test_rows_with_one_field_more_than_the_header_are_named_with_a_cure_that_works(
+    lines: list[str], rule: str, cure: str
+) -> None:
+    write("a.csv", "click,user,price", lines)
+    with refused(ConfigError, "a.csv", rule, f"...{cure}"):
+        check_raw("a.csv", None)
+    command = cure.removeprefix("sed ").strip("'")
+    mended = subprocess.run(["sed", command, "a.csv"], check=True, capture_output=True, text=True).stdout
+    Path("a.csv").write_text(mended)
+    assert {"click", "user", "price"} < {*proposed("a.csv")["columns"]}
+    assert vocabularies("a.csv", "user")["user"] == {f"u{user}" for user in range(9)}
+
+
+MOMENTS = [datetime(2026, 1 + r % 12, 1 + r % 28, r % 24, r % 60, r % 50, 500_000) for r in range(600)]
+FORMATS = [
+    "%d.%m.%Y",
+    "%m/%d/%Y %I:%M %p",
+    "%d-%b-%y",
+    "%d-%b-%y %I.%M.%S.%f %p",
+    "%b %d, %Y",
+    "%Y-%m-%d %H",
+    "%Y-%m-%d %H:%M:%S,%f",
+    "%d/%b/%Y:%H:%M:%S %z",
+    "%d %b %Y %H:%M:%S %z",
+]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_times_are_proposed_with_the_one_format_that_reads_them(form: str) -> None:
+    times = [moment.replace(tzinfo=UTC).strftime(form) for moment in MOMENTS]
+    write(
+        "a.tsv", "click\tshop\tseen", [f"{r % 2}\ts{r % 5}\t{time.upper()}" for r, time in enumerate(times)]
+    )
+    assert proposed("a.tsv")["columns"]["seen"] == {"role": "time", "format": form}
+    shown = ["%H", "%I"]
+    names = [
+        name for name in ("seen_hour", "seen_weekday") if "weekday" in name or any(s in form for s in shown)
+    ]
+    found = vocabularies("a.tsv", *names)
+    assert {int(value) for value in found["seen_weekday"]} == {moment.weekday() for moment in MOMENTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("day", lambda r: f"{1 + r % 12:02d}/{1 + r % 5:02d}/2026", '"%d/%m/%Y" or "%m/%d/%Y"'),
+        ("sent", lambda r: f"Mon, {1 + r % 28} Nov 2026 17:09:08 +0000", "names of days"),
+        ("day", lambda r: f"November {1 + r % 28}, 2026", "whole names of months"),
+    ],
+)
+def test_times_that_no_format_or_several_read_are_left_out_with_a_note(
+    name: str, value: Callable[[int], str], word: str
+) -> None:
+    write("a.tsv", f"click\tshop\t{name}", [f"{r % 2}\ts{r % 5}\t{value(r)}" for r in range(600)])
+    found = proposed("a.tsv")
+    assert found["columns"][name] == {"role": "ignore"}
+    assert word in found["notes"][name]
+
+
+@pytest.mark.parametrize(
+    "value", [lambda r: f"{r % 30}.{r % 12}.{r % 20}", lambda r: f"10.0.{r % 9}.{r % 99}"]
+)
+def test_versions_and_addresses_are_no_times(value: Callable[[int], str]) -> None:
+    write("a.tsv", "click\tshop\tversion", [f"{r % 2}\ts{r % 5}\t{value(r)}" for r in range(600)])
+    assert proposed("a.tsv")["columns"]["version"] == {"role": "sparse", "kind": "string"}
