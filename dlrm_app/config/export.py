@@ -8,7 +8,7 @@ from dlrm_app.config.schema import REQUIRED, DatasetPathConfig, Section, require
 from dlrm_app.config.values import BatchRows, Count, NonNegative, Split, Threads, Which, value_problems
 from dlrm_app.errors import Problem
 
-Format = Literal["aoti", "torchscript", "parquet"]
+Format = Literal["aoti", "torchscript", "triton", "parquet"]
 TableType = Literal["fp32", "fp16", "int8", "int4", "int2"]
 
 
@@ -66,6 +66,9 @@ class ExportConfig(Section):
         if "parquet" in self.formats and integers:
             rule = f"holds plain weights, which are fp32 or fp16, not {integers[0]}"
             yield Problem("format=parquet", rule, "quantize in format=aoti or torchscript")
+        if "triton" in self.formats and (others := sorted({*kinds.values()} - {"fp32"})):
+            rule = f"holds tables in fp32, not {others[0]}, because Triton has no fbgemm"
+            yield Problem("format=triton", rule, "quantize in format=aoti or torchscript, in another export")
 
     def unread(self, key: str) -> str:
         """Settings of a full export are not read where a delta is applied."""

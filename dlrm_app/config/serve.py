@@ -42,6 +42,7 @@ class ServeConfig(Section):
     batch: ServeBatchConfig = field(default_factory=ServeBatchConfig)
     limits: ServeLimitsConfig = field(default_factory=ServeLimitsConfig)
     grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] = REQUIRED
+    workers: Annotated[int, Meta(ge=1, le=1024)] = REQUIRED
     threads: Threads | None = None
 
     def rules(self) -> Iterator[Problem]:

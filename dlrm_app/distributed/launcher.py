@@ -26,8 +26,16 @@ def stop_with_launcher() -> None:
     import torch; checking the parent's id at each step would not. Other runs are not affected: one from a shell
     continues when the shell ends, as with nohup, and Slurm ends its own processes.
     """
-    if {"TORCHELASTIC_RUN_ID", LAUNCHED} & os.environ.keys() and sys.platform == "linux":
+    if {"TORCHELASTIC_RUN_ID", LAUNCHED} & os.environ.keys():
+        stop_with_parent(os.getppid())
+
+
+def stop_with_parent(parent: int) -> None:
+    """Makes this process receive SIGTERM when the process ``parent``, which started it, ends in any way."""
+    if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # it has ended already
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 _handling: list[bool] = []

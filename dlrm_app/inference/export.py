@@ -5,7 +5,7 @@ import glob
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from dlrm_app.files import explained_disk_errors, folder_written_whole
 from dlrm_app.inference.delta import apply_delta, locate_rows, write_delta
 from dlrm_app.inference.exported_model import open_export, refuse_other_scores, write_reference
 from dlrm_app.inference.formats import (
+    COMPILED,
     LOADERS,
     Inputs,
     needed_instructions,
@@ -45,6 +46,7 @@ from dlrm_app.inference.record import (
     ExportRecord,
     RowsAt,
     Verification,
+    described_inputs,
     installed,
     mark_files,
     write_encoding,
@@ -52,6 +54,7 @@ from dlrm_app.inference.record import (
 from dlrm_app.inference.result import Export
 from dlrm_app.inference.scoring_model import CheckpointWeights, build_scoring_model, to_inputs
 from dlrm_app.inference.tables import row_bytes, table_types
+from dlrm_app.inference.triton_repository import in_plain_torch, write_config
 from dlrm_app.inference.verification import refuse_loss, score_split, verify
 from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import CPU, Batch, EvalBatches, Loading
@@ -180,7 +183,7 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         weights = CheckpointWeights(trained)
         rows |= write_parquet(folder, weights, trained.tables, source.types, source.manifest)
     scoring = [name for name in config.formats if name in LOADERS]
-    cpu = needed_instructions(config.cpu) if "aoti" in scoring else []
+    cpu = needed_instructions(config.cpu) if {*COMPILED} & {*scoring} else []
     features, proofs = _features_of(trained), []
     if scoring:
         example, located = _write_models(config, source, folder, scoring, features, cpu)
@@ -218,7 +221,7 @@ def _verified(
     refuse_other_scores(folder, file, run, len(source.trained.input_names), is_weighted=len(example) > 3)
     found = verify(folder / file, run, scored, source.batches(config.batch_size), example)
     refuse_loss(found, config.max_auc_loss)
-    return found
+    return replace(found, file=file)
 
 
 def _tables_of(source: _Source) -> list[ExportedTable]:
@@ -253,17 +256,14 @@ def _write_models(
         if name == "torchscript":
             write_torchscript(path, model)
         else:
-            logger.info("compiling %s, which takes a minute or less", path.name)
-            interface = {  # for programs that read only this file: one name a line, features with their number of ids
-                "dlrm.dense": "\n".join(trained.input_names),
-                "dlrm.features": "\n".join(f"{f.num_embeddings} {f.name}" for f in features),
-                "dlrm.torch": installed()["torch"],
-                "dlrm.cpu": " ".join(cpu),
-            }
-            if weighted := [feature.name for feature in features if feature.weighted]:
-                interface["dlrm.weighted"] = "\n".join(weighted)
-            write_package(path, model, example, config.cpu, interface)
-        rows[path.name] = locate_rows(path, model.tables.named_rows())
+            logger.info("compiling %s, which takes a minute or less", LOADERS[name][0])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            interface = described_inputs(trained.input_names, features, cpu)
+            if name == "triton":
+                write_config(path.parents[1], example, len(trained.spec.labels) or 1)
+            with in_plain_torch(model) if name == "triton" else nullcontext():
+                write_package(path, model, example, config.cpu, interface)
+        rows[LOADERS[name][0]] = locate_rows(path, model.tables.named_rows())
     # the kernels of training are installed only now, because the files must not contain them
     kernels = install(model, CPU, trained.trainer.kernels)
     with torch.no_grad():

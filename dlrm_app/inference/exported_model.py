@@ -17,7 +17,7 @@ from dlrm_app.dataset.columns import describe_columns, read_as_known
 from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.inference.formats import LOADERS, Forward, Inputs, cpu_instructions
+from dlrm_app.inference.formats import COMPILED, LOADERS, Forward, Inputs, cpu_instructions
 from dlrm_app.inference.record import (
     ENCODING,
     ExportRecord,
@@ -122,7 +122,7 @@ def refuse_other_machine(folder: Path, record: ExportRecord, kind: str) -> None:
         for name in ("torch", "fbgemm-gpu")
         if made.get(name) != here.get(name)
     ]
-    if kind == "aoti" and (lacking := sorted(set(record.cpu) - cpu_instructions())):
+    if kind in COMPILED and (lacking := sorted(set(record.cpu) - cpu_instructions())):
         problems.append(
             Problem(
                 "the CPU",

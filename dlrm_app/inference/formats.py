@@ -2,6 +2,7 @@
 
 aoti: model.pt2, compiled by AOTInductor; machine code for one CPU family and one torch version. The file names both.
 torchscript: model.ts, traced symbolically, for programs that still load TorchScript.
+triton: a package like aoti's with tables in plain torch, in a model repository of NVIDIA's Triton.
 """
 
 import logging
@@ -25,7 +26,9 @@ each id: 1 for those of features that have none."""
 Forward = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 """A loaded model: inputs → (probabilities [B], logits [B])."""
 
-PACKAGE, SCRIPT = "model.pt2", "model.ts"
+PACKAGE, SCRIPT, IN_REPOSITORY = "model.pt2", "model.ts", "triton/dlrm/1/model.pt2"
+COMPILED = ("aoti", "triton")
+"""Formats of machine code."""
 _CODE_BYTES, _LARGE_BYTES, _ASSEMBLED_BYTES = 2**21, 2**20, 2**28
 _NAME = "model"
 _LEAVES = ["IntNBitTableBatchedEmbeddingBagsCodegen"]
@@ -210,5 +213,6 @@ def _loading(path: Path) -> Iterator[None]:
 LOADERS: dict[str, tuple[str, Callable[[Path], Forward]]] = {
     "aoti": (PACKAGE, load_package),
     "torchscript": (SCRIPT, load_script),
+    "triton": (IN_REPOSITORY, load_package),
 }
 """Format that can score → (its file, its loader)."""

@@ -23,6 +23,7 @@ from dlrm_app.typed import install_command
 _SMALLER = "quantize=int8 or int4"
 COPIES = {
     "aoti": (3, f"use format=torchscript, which holds them once, or {_SMALLER}"),
+    "triton": (5, "use format=aoti or torchscript, which can hold them as integers"),
     "torchscript": (1, f"use {_SMALLER}, or format=parquet, which holds a block of rows"),
 }
 """Format → the copies of the tables in memory at its peak (torch's compiler joins all constants in one buffer, and

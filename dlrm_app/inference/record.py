@@ -155,6 +155,20 @@ def installed() -> dict[str, str]:
     return {name: version.split("+")[0] for name, version in found.items()}
 
 
+def described_inputs(
+    dense: Sequence[str], features: Sequence[ExportedFeature], cpu: Sequence[str]
+) -> dict[str, str]:
+    """The inputs, for programs that read a package alone: one name a line, features with their number of ids."""
+    weighted = [feature.name for feature in features if feature.weighted]
+    return {
+        "dlrm.dense": "\n".join(dense),
+        "dlrm.features": "\n".join(f"{f.num_embeddings} {f.name}" for f in features),
+        "dlrm.torch": installed()["torch"],
+        "dlrm.cpu": " ".join(cpu),
+        **({"dlrm.weighted": "\n".join(weighted)} if weighted else {}),
+    }
+
+
 def mark_files(folder: Path, files: Sequence[Path] | None = None) -> dict[str, FileMark]:
     """Path below ``folder`` → its mark, for ``files`` or for every file there."""
     found = sorted(path for path in folder.rglob("*") if path.is_file()) if files is None else files

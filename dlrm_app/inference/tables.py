@@ -120,6 +120,7 @@ class QuantizedTables(nn.Module):
         self, tables: Sequence[Table], types: Mapping[str, str], weights: Weights, *, stacked: bool
     ) -> None:
         super().__init__()
+        self.tables, self.stacked = list(tables), stacked
         features = [(number, table) for number, table in enumerate(tables) for _ in table.features]
         laid_out = IntNBitTableBatchedEmbeddingBagsCodegen(
             [(t.name, t.rows, t.dim, TYPES[types[t.name]], EmbeddingLocation.HOST) for t in tables],
@@ -159,6 +160,17 @@ class QuantizedTables(nn.Module):
         for table, begin, width in self._places:
             rows = self.weights_host[begin : begin + table.rows * width].view(table.rows, width)
             yield table.name, 0, rows.numpy()
+
+    def float_rows(self) -> dict[str, torch.Tensor]:
+        """The rows [R, D] of each table by its name, float32. Raises ValueError for integer rows."""
+        found = {}
+        for table, begin, width in self._places:
+            kind = {4 * table.dim: torch.float32, 2 * table.dim: torch.float16}.get(width)
+            if kind is None:
+                raise ValueError(f"table {table.name} has rows of {width} bytes, which are no floats")
+            stored = self.weights_host[begin : begin + table.rows * width]
+            found[table.name] = stored.clone().view(kind).view(table.rows, -1).float()
+        return found
 
     def forward(self, ids: tuple[torch.Tensor, ...]) -> torch.Tensor:
         values, lengths, *weights = ids

@@ -96,6 +96,13 @@ def mixed_export(mixed: Path, made_once: MadeOnce) -> Path:
 
 
 @pytest.fixture(scope="session")
+def triton_export(mixed: Path, made_once: MadeOnce) -> Path:
+    """Its export for Triton."""
+    keys = [f"checkpoint={mixed}/run", "format=triton", "max_auc_loss=0.01"]
+    return made_once("triton", lambda folder: export_here(*keys, f"output={folder}"))
+
+
+@pytest.fixture(scope="session")
 def shop(made_once: MadeOnce) -> Path:
     """A folder with ``dataset``, ``run``, its ``export``, and the lines of the test split as ``test.csv``."""
 
@@ -113,6 +120,20 @@ def shop(made_once: MadeOnce) -> Path:
         export_here(f"checkpoint={folder}/run", "format=torchscript", f"output={folder}/export")
 
     return made_once("shop", make)
+
+
+@pytest.fixture(scope="session")
+def other_shop(shop: Path, made_once: MadeOnce) -> Path:
+    """A folder with the ``export`` of a model of the same data with other weights, its delta, and one of other columns."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        train_here(folder / "run", f"data.path={shop}/dataset", "trainer.seed=1", *LEARNS)
+        words = [f"checkpoint={folder}/run", "format=torchscript"]
+        export_here(*words, f"output={folder}/export")
+        export_here(*words, f"since={shop}/export", f"output={folder}/delta")
+
+    return made_once("other_shop", make)
 
 
 def predicted(output: Path, *overrides: str) -> pa.Table:

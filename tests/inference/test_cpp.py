@@ -17,13 +17,15 @@ from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.exported_model import open_export, to_lines
+from dlrm_app.inference.record import read_export
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
 from tests.composed import compose_config
 from tests.inference.conftest import first_rows
 from tests.inference.mixed import TEST, rows_with_carts
+from tests.integration import test_vectors as vectors
 from tests.labelled_log import describe_labels, draw_labelled
-from tests.make_log import write_csv
+from tests.make_log import describe, write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.small_run import SMALL, train_here
 
@@ -95,6 +97,88 @@ def test_rows_of_standard_input_score_as_in_python(built: Path, package_export: 
     done = run(built / "dlrm_score", str(package_export), rows="\n".join(to_lines(inputs)))
     scores = torch.from_numpy(np.array(done.stdout.split(), np.float32))
     torch.testing.assert_close(scores, model.score(inputs)[0], rtol=0, atol=1e-6)
+
+
+def with_context(lines: list[str], names: list[str], shared: set[str]) -> tuple[str, str, str]:
+    """(a context of the first line's columns ``shared``, the lines without these, the lines that repeat it)."""
+    rows = [line.split("\t") for line in lines]
+    context = dict(zip(names, rows[0], strict=True))
+    own = [[cell for name, cell in zip(names, row, strict=True) if name not in shared] for row in rows]
+    whole = [
+        [context[name] if name in shared else cell for name, cell in zip(names, row, strict=True)]
+        for row in rows
+    ]
+    return (
+        "".join(f"{name}\t{context[name]}\n" for name in sorted(shared)),
+        "\n".join(map("\t".join, own)),
+        "\n".join(map("\t".join, whole)),
+    )
+
+
+def names_of(export: Path) -> list[str]:
+    record = read_export(export)
+    return [*record.dense, *(feature.name for feature in record.features)]
+
+
+@pytest.mark.parametrize("kind", ["package_export", "mixed_export"])
+def test_a_context_gives_the_scores_of_rows_that_repeat_it(
+    built: Path, kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """To the bit: dense values, ids, lists, and lists with weights."""
+    export = request.getfixturevalue(kind)
+    names, lines = names_of(export), (export / "reference" / "rows.tsv").read_text().splitlines()
+    for shared in ({names[0], names[-1]}, {*names[1:]}, {*names[-2:]}):
+        context, rows, repeated = with_context(lines, names, shared)
+        (tmp_path / "context.tsv").write_text(context)
+        done = run(built / "dlrm_score", str(export), "--context", str(tmp_path / "context.tsv"), rows=rows)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == run(built / "dlrm_score", str(export), rows=repeated).stdout
+        assert len(done.stdout.split()) == len(lines)
+
+
+def test_faults_of_a_context_are_named(built: Path, package_export: Path, tmp_path: Path) -> None:
+    rows = (package_export / "reference" / "rows.tsv").read_text().splitlines()[0]
+    (first, *_), file = names_of(package_export), tmp_path / "context.tsv"
+    for context, message in (
+        ("colour\t1\n", "line 1: colour is no feature of the model"),
+        (f"{first}\t1\n{first}\t2\n", f"line 2: {first} is given twice"),
+        (f"{first}\tx\n", "line 1: 'x' is no number"),
+        (f"{first}\n", "line 1: a context has a name and a value a line"),
+        ("c0\t50\n", "id 50 of feature c0 is outside its table"),
+        (f"{first}\t1\n", "line 1: 7 fields, the model takes 2 numbers and 4 features"),
+    ):
+        file.write_text(context)
+        own = "\t".join(rows.split("\t")[:3] + rows.split("\t")[4:]) if context.startswith("c0") else rows
+        done = run(built / "dlrm_score", str(package_export), "--context", str(file), rows=own)
+        assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+    done = run(built / "dlrm_score", str(package_export), "--context", str(tmp_path / "nowhere"), rows=rows)
+    assert "nowhere: give a file with a name, a tab and a value a line" in done.stderr
+
+
+def test_vectors_score_as_in_python(built: Path, tmp_path: Path) -> None:
+    """Vectors by item are tables of the package, vectors by row dense values; both in and beside a context."""
+    described = describe(tmp_path, vectors.COLUMNS)
+    text = f"derived:\n  - {{name: item_text, kind: vectors, of: item, file: {tmp_path}/items.parquet}}\n"
+    described.write_text(described.read_text() + text)
+    vectors.write_items(tmp_path / "items.parquet")
+    write_csv(tmp_path / "log.csv", vectors.draw_rows())
+    data = vectors.preprocess(tmp_path, "data", "encoding=vocab", "encoding.day=1")
+    train_here(tmp_path / "run", f"data.path={data}", *vectors.COMMON)
+    words = [f"checkpoint={tmp_path}/run", f"output={tmp_path}/export", "threads=1", "judgement=ignore"]
+    export_model(compose_config("export", ExportConfig, [*words, "max_auc_loss=1"]))
+    model = open_export(tmp_path / "export")
+    with EvalBatches(read_manifest(data), "test", model.features, batch_size=500) as batches:
+        inputs = to_inputs(next(iter(batches)))
+    lines, names = to_lines(inputs), names_of(tmp_path / "export")
+    done = run(built / "dlrm_score", str(tmp_path / "export"), rows="\n".join(lines))
+    scores = torch.from_numpy(np.array(done.stdout.split(), np.float32))
+    torch.testing.assert_close(scores, model.score(inputs)[0], rtol=0, atol=1e-6)
+    assert "item_text" in names
+    context, rows, repeated = with_context(lines, names, {"item_text", names[0]})
+    (tmp_path / "context.tsv").write_text(context)
+    given = ["--context", str(tmp_path / "context.tsv")]
+    done = run(built / "dlrm_score", str(tmp_path / "export"), *given, rows=rows)
+    assert done.stdout == run(built / "dlrm_score", str(tmp_path / "export"), rows=repeated).stdout != ""
 
 
 def test_faults_of_the_input_are_named(built: Path, package_export: Path, tmp_path: Path) -> None:

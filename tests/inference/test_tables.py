@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.inference.plain_tables import PlainTables
 from dlrm_app.inference.sharded_tables import ShardedTables
 from dlrm_app.inference.tables import QuantizedTables, table_types
 from dlrm_app.tables.table import Table
@@ -91,6 +92,30 @@ def test_tables_of_one_width_are_stacked() -> None:
     vectors = tables(as_inputs({"a": [[3], [4]], "b": [[1], []], "c": [[2, 3], [5]]}, ["a", "b", "c"]))
     assert vectors.shape == (2, 3, 8)
     assert torch.equal(vectors[0, 2], weights_of(same[1])[2] + weights_of(same[1])[3])
+
+
+PLAIN = {
+    "one width": [Table("one", 40, 8, ("a", "b")), Table("two", 20, 8, ("c",), pooling="mean")],
+    "several": [Table("x", 9, 8, ("a",)), Table("y", 9, 4, ("b",)), Table("z", 9, 8, ("c",), pooling="mean")],
+}
+
+
+@pytest.mark.parametrize("tables", PLAIN)
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_tables_in_plain_torch_pool_as_fbgemm(tables: str, is_weighted: bool) -> None:
+    """Also empty lists, weights of elements, and rows that were fp16; single rows too."""
+    chosen = PLAIN[tables]
+    types = {table.name: "fp16" if number else "fp32" for number, table in enumerate(chosen)}
+    quantized = QuantizedTables(
+        chosen, types, lambda table: [weights_of(table)], stacked=tables == "one width"
+    )
+    plain = PlainTables(quantized)
+    ids = as_inputs({"a": [[3, 8], [], [1]], "b": [[], [5, 5], [0]], "c": [[1], [2, 3], []]}, ["a", "b", "c"])
+    weights = [torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0, 0.25, 1.0, 1.5, 0.1])] if is_weighted else []
+    torch.testing.assert_close(plain((*ids, *weights)), quantized((*ids, *weights)), rtol=0, atol=1e-6)
+    some = torch.tensor([4, 0, 4], dtype=torch.int32)
+    for feature in range(3):
+        assert torch.equal(plain.rows(feature, some), quantized.rows(feature, some))
 
 
 def test_rows_of_two_bits_must_be_whole_pairs_of_bytes() -> None:

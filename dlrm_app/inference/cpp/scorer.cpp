@@ -89,6 +89,28 @@ void refuse_other_machine(const Metadata& metadata, const std::filesystem::path&
   }
 }
 
+[[noreturn]] void refuse_lengths(int64_t num_ids) {
+  throw std::invalid_argument("the lengths add up to more than the " + std::to_string(num_ids) + " ids there are");
+}
+
+[[noreturn]] void refuse_rest(int64_t sum, int64_t num_ids) {
+  throw std::invalid_argument("the lengths add up to " + std::to_string(sum) + ", there are " + std::to_string(num_ids) + " ids");
+}
+
+void refuse_unknown(const Context& context, const std::vector<std::string>& dense, const std::vector<Feature>& features) {
+  std::set<std::string> numbers(dense.begin(), dense.end()), sparse;
+  for (const Feature& feature : features) sparse.insert(feature.name);
+  const auto refuse = [](const std::string& name, const std::string& kind) {
+    throw std::invalid_argument("context: " + name + " is no " + kind + " feature of the model");
+  };
+  for (const auto& each : context.dense) {
+    if (numbers.count(each.first) == 0) refuse(each.first, "dense");
+  }
+  for (const auto& each : context.features) {
+    if (sparse.count(each.first) == 0) refuse(each.first, "sparse");
+  }
+}
+
 std::string shape_of(const at::Tensor& tensor) {
   std::ostringstream text;
   text << tensor.sizes() << " of " << tensor.dtype();
@@ -136,9 +158,61 @@ at::Tensor Scorer::score(const Inputs& inputs) const {
   return scores;
 }
 
-void Scorer::check(const Inputs& inputs) const {
+Inputs Scorer::repeated(const Inputs& rows, const Context& context) const {
+  if (context.dense.empty() && context.features.empty()) return rows;
+  refuse_unknown(context, dense_, features_);
+  check_shapes(rows, dense_.size() - context.dense.size(), features_.size() - context.features.size());
+  const int64_t num_rows = rows.dense.size(0);
+  at::Tensor dense = at::empty({num_rows, static_cast<int64_t>(dense_.size())}, at::kFloat);
+  int64_t column = 0, next = 0;
+  for (const std::string& name : dense_) {
+    const auto shared = context.dense.find(name);
+    at::Tensor to = dense.select(1, column++);
+    shared == context.dense.end() ? to.copy_(rows.dense.select(1, next++)) : to.fill_(shared->second);
+  }
+  std::vector<int32_t> values, lengths;
+  std::vector<float> weights;
+  lengths.reserve(features_.size() * num_rows);
+  const int32_t* ids = rows.values.const_data_ptr<int32_t>();
+  const float* factors = is_weighted_ ? rows.weights.const_data_ptr<float>() : nullptr;
+  const int32_t* counts = rows.lengths.const_data_ptr<int32_t>();
+  int64_t at = 0;
+  for (const Feature& feature : features_) {
+    const auto shared = context.features.find(feature.name);
+    if (shared != context.features.end()) {
+      const Cells& cells = shared->second;
+      const bool has_weights = !cells.weights.empty();
+      if (has_weights && (!is_weighted_ || cells.weights.size() != cells.ids.size())) {
+        throw std::invalid_argument("context: " + feature.name + " must have a weight for each id" +
+                                    (is_weighted_ ? "" : ", and this model takes none"));
+      }
+      lengths.insert(lengths.end(), num_rows, static_cast<int32_t>(cells.ids.size()));
+      for (int64_t row = 0; row < num_rows; ++row) {
+        values.insert(values.end(), cells.ids.begin(), cells.ids.end());
+        if (has_weights) weights.insert(weights.end(), cells.weights.begin(), cells.weights.end());
+      }
+      weights.resize(is_weighted_ ? values.size() : 0, 1.0F);
+      continue;
+    }
+    const int64_t begin = at;
+    for (int64_t row = 0; row < num_rows; ++row) {
+      if (counts[row] < 0 || counts[row] > rows.values.size(0) - at) refuse_lengths(rows.values.size(0));
+      at += counts[row];
+    }
+    lengths.insert(lengths.end(), counts, counts + num_rows);
+    counts += num_rows;
+    values.insert(values.end(), ids + begin, ids + at);
+    if (is_weighted_) weights.insert(weights.end(), factors + begin, factors + at);
+  }
+  if (at != rows.values.size(0)) refuse_rest(at, rows.values.size(0));
+  return {dense, at::tensor(values, at::kInt),
+          at::tensor(lengths, at::kInt).view({static_cast<int64_t>(features_.size()), num_rows}),
+          is_weighted_ ? at::tensor(weights, at::kFloat) : at::Tensor()};
+}
+
+void Scorer::check_shapes(const Inputs& inputs, size_t dense_features, size_t sparse_features) const {
   const auto& [dense, values, lengths, weights] = inputs;
-  const auto num_dense = static_cast<int64_t>(dense_.size()), num_features = static_cast<int64_t>(features_.size());
+  const auto num_dense = static_cast<int64_t>(dense_features), num_features = static_cast<int64_t>(sparse_features);
   const auto refuse = [](const std::string& rule, const at::Tensor& tensor) {
     throw std::invalid_argument(rule + ", got " + shape_of(tensor));
   };
@@ -160,15 +234,19 @@ void Scorer::check(const Inputs& inputs) const {
   if (is_weighted_ && (weights.sizes() != values.sizes() || weights.dtype() != at::kFloat || !weights.is_contiguous())) {
     refuse("weights must be contiguous float [" + std::to_string(values.size(0)) + "]", weights);
   }
+}
+
+void Scorer::check(const Inputs& inputs) const {
+  check_shapes(inputs, dense_.size(), features_.size());
+  const at::Tensor &values = inputs.values, &lengths = inputs.lengths;
+  const int64_t num_rows = inputs.dense.size(0);
   const int32_t* ids = values.const_data_ptr<int32_t>();
   const int32_t* counts = lengths.const_data_ptr<int32_t>();
   int64_t at = 0;
   for (const Feature& feature : features_) {
     for (int64_t row = 0; row < num_rows; ++row) {
       const int64_t count = *counts++;
-      if (count < 0 || at + count > values.size(0)) {
-        throw std::invalid_argument("the lengths add up to more than the " + std::to_string(values.size(0)) + " ids there are");
-      }
+      if (count < 0 || at + count > values.size(0)) refuse_lengths(values.size(0));
       for (const int64_t end = at + count; at < end; ++at) {
         if (ids[at] < 0 || ids[at] >= feature.num_ids) {
           throw std::invalid_argument("row " + std::to_string(row) + ": id " + std::to_string(ids[at]) + " of feature " +
@@ -177,10 +255,7 @@ void Scorer::check(const Inputs& inputs) const {
       }
     }
   }
-  if (at != values.size(0)) {
-    throw std::invalid_argument("the lengths add up to " + std::to_string(at) + ", there are " +
-                                std::to_string(values.size(0)) + " ids");
-  }
+  if (at != values.size(0)) refuse_rest(at, values.size(0));
 }
 
 }  // namespace dlrm

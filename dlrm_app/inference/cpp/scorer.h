@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,18 @@ struct Inputs {
   at::Tensor values;
   at::Tensor lengths;
   at::Tensor weights = {};
+};
+
+// The ids of a feature in one row. weights: one for each id, or none if all are 1.
+struct Cells {
+  std::vector<int32_t> ids;
+  std::vector<float> weights = {};
+};
+
+// Columns that all rows of a request share, such as a user's, whose candidates the rows are: dense features and sparse ones, by name.
+struct Context {
+  std::map<std::string, float> dense;
+  std::map<std::string, Cells> features;
 };
 
 // For the main of a program that scores: lets malloc keep what a batch has freed. Its results between layers are megabytes, which
@@ -57,7 +70,15 @@ class Scorer {
   // their tables (the compiled code does not look), and for rows whose score is nan.
   at::Tensor score(const Inputs& inputs) const;
 
+  // The probabilities of rows that lack the columns of context; their other columns have the order of the model's. They are those of
+  // rows that repeat the context, to the bit. Throws std::invalid_argument, also for a column that the model does not have.
+  at::Tensor score(const Inputs& rows, const Context& context) const { return score(repeated(rows, context)); }
+
+  // The rows with the context in each of them.
+  Inputs repeated(const Inputs& rows, const Context& context) const;
+
  private:
+  void check_shapes(const Inputs& inputs, size_t num_dense, size_t num_features) const;
   void check(const Inputs& inputs) const;
 
   std::vector<std::string> dense_;

@@ -1,5 +1,6 @@
 #include "text_rows.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -39,11 +40,6 @@ int32_t parse_id(const std::string& field, size_t line) {
   return static_cast<int32_t>(value);
 }
 
-struct Cells {
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
-};
-
 void parse_cell(const std::string& text, bool is_weighted, size_t line, Cells& cells) {
   const size_t colon = is_weighted ? text.find(':') : std::string::npos;
   cells.ids.push_back(parse_id(text.substr(0, colon), line));
@@ -52,10 +48,41 @@ void parse_cell(const std::string& text, bool is_weighted, size_t line, Cells& c
   cells.weights.push_back(weight);
 }
 
+void parse_cells(const std::string& field, bool is_weighted, size_t line, Cells& cells) {
+  if (field.empty()) return;
+  for (const std::string& cell : split(field, ',')) parse_cell(cell, is_weighted, line, cells);
+}
+
 }  // namespace
 
+Context parse_context(const std::vector<std::string>& lines, const Scorer& scorer) {
+  Context context;
+  for (size_t number = 1; number <= lines.size(); ++number) {
+    const std::vector<std::string> fields = split(lines[number - 1], '\t');
+    if (fields.size() != 2) refuse(number, "a context has a name and a value a line, with a tab between them");
+    const std::string& name = fields[0];
+    if (context.dense.count(name) + context.features.count(name) > 0) refuse(number, name + " is given twice");
+    const auto& dense = scorer.dense();
+    if (std::find(dense.begin(), dense.end(), name) != dense.end()) {
+      context.dense[name] = parse_float(fields[1], number);
+    } else {
+      const auto is_it = [&](const Feature& feature) { return feature.name == name; };
+      if (std::none_of(scorer.features().begin(), scorer.features().end(), is_it)) refuse(number, name + " is no feature of the model");
+      Cells& cells = context.features[name];
+      parse_cells(fields[1], scorer.is_weighted(), number, cells);
+      if (!scorer.is_weighted()) cells.weights.clear();
+    }
+  }
+  return context;
+}
+
 Inputs parse_rows(const std::vector<std::string>& lines, const Scorer& scorer, size_t first_line) {
-  const size_t num_dense = scorer.dense().size(), num_features = scorer.features().size();
+  return parse_rows(lines, scorer, {}, first_line);
+}
+
+Inputs parse_rows(const std::vector<std::string>& lines, const Scorer& scorer, const Context& context, size_t first_line) {
+  const size_t num_dense = scorer.dense().size() - context.dense.size();
+  const size_t num_features = scorer.features().size() - context.features.size();
   const auto num_rows = static_cast<int64_t>(lines.size());
   at::Tensor dense = at::empty({num_rows, static_cast<int64_t>(num_dense)}, at::kFloat);
   at::Tensor lengths = at::empty({static_cast<int64_t>(num_features), num_rows}, at::kInt);
@@ -73,9 +100,7 @@ Inputs parse_rows(const std::vector<std::string>& lines, const Scorer& scorer, s
     for (size_t f = 0; f < num_features; ++f) {
       const std::string& field = fields[num_dense + f];
       const size_t before = cells[f].ids.size();
-      if (!field.empty()) {
-        for (const std::string& cell : split(field, ',')) parse_cell(cell, scorer.is_weighted(), line, cells[f]);
-      }
+      parse_cells(field, scorer.is_weighted(), line, cells[f]);
       counts[f * lines.size() + row] = static_cast<int32_t>(cells[f].ids.size() - before);
     }
   }

@@ -13,4 +13,10 @@ namespace dlrm {
 // is no number.
 Inputs parse_rows(const std::vector<std::string>& lines, const Scorer& scorer, size_t first_line = 1);
 
+// Rows without the columns of context.
+Inputs parse_rows(const std::vector<std::string>& lines, const Scorer& scorer, const Context& context, size_t first_line = 1);
+
+// A context of lines with the name of a column, a tab, and its value or ids as in rows. Throws std::invalid_argument.
+Context parse_context(const std::vector<std::string>& lines, const Scorer& scorer);
+
 }  // namespace dlrm

@@ -54,20 +54,30 @@ class Serving:
 
 
 class Follower:
-    """Keeps ``serving`` at the export that ``path`` leads to. ``look`` may take long: call it in a thread of its own."""
+    """Keeps ``serving`` at the export that ``path`` leads to, which scores on ``num_threads`` threads.
 
-    def __init__(self, path: Path, export: ServedExport) -> None:
-        self._path = path
+    ``look`` may take long: call it in a thread of its own, which ends then. A compiled package stays loaded as long as a
+    thread that has called or freed it, so the old export is freed by the next ``look``, when no request holds it.
+    """
+
+    def __init__(self, path: Path, export: ServedExport, num_threads: int = 1) -> None:
+        self._path, self._num_threads = path, num_threads
         self.serving = Serving(export, export.model.folder)
         self._refused: object = None
         """What was found at the path when it was last refused."""
+        self._replaced: Serving | None = None
+        """The export that was served before, until it is freed."""
         self._rebuilt: Path | None = None
         """The temporary folder of the served export, if it was made from a delta."""
         self._alone = threading.Lock()
 
     def look(self) -> bool:
-        """Opens the export at the path, if it is another one than is served. Returns True if it took over."""
+        """Opens the export at the path, if it is another one than is served.
+
+        Returns True if it took over; the next call, a moment later, frees the one that was served before.
+        """
         with self._alone:
+            self._free()
             folder = self._path.resolve()
             found = _described(folder)
             if found == self._refused:
@@ -85,16 +95,19 @@ class Follower:
             if new is None:
                 self.serving = replace(self.serving, failure=None)
                 return False
-            before = self.serving
+            before = self._replaced = self.serving
             self.serving = Serving(
                 new, folder, changes=before.changes + 1, failures=before.failures
             )  # the next batch reads it
             logger.info("%s takes over from %s", self.serving.name, before.name)
-            del before
             self._forget_rebuilt(rebuilt)
+            return True
+
+    def _free(self) -> None:
+        if self._replaced is not None:
+            self._replaced = None
             gc.collect()
             give_back()
-            return True
 
     def close(self) -> None:
         """Deletes temporary files."""
@@ -131,7 +144,7 @@ class Follower:
         if needed > free:
             rule = f"needs about {bytes_text(needed)} of memory beside the one that is served, {bytes_text(free)} are free"
             raise DlrmError(Problem(str(folder), rule, "stop other programs, or restart the server with it"))
-        new, served = open_served(folder), self.serving.export
+        new, served = open_served(folder, self._num_threads), self.serving.export
         if _asked(new) != _asked(served):
             raise DataError(_column_problem(folder, served, new))
         return new

@@ -5,6 +5,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from dlrm_app.checksums import checksum
 from dlrm_app.encoding.value_shares import ValueWatch, deviation_text
@@ -60,8 +62,12 @@ class ServedExport:
     ``identity``: the first digits of the checksum of the export's record.
     """
 
-    def __init__(self, export: ExportedModel) -> None:
+    def __init__(self, export: ExportedModel, num_threads: int = 1) -> None:
         self.model = export
+        # a compiled package stays loaded as long as a thread that has called it, so each has a thread of its own;
+        # OpenMP's number of threads is a setting of each thread
+        self.thread = ThreadPoolExecutor(1, "scoring", torch.set_num_threads, (num_threads,))
+        """Scores beside the event loop, on ``num_threads`` threads. It ends when nobody has the export any more."""
         self._scorer = scorer_of_export(export)
         self.spec = raw_spec(export.encoding)
         self.identity = checksum(export.folder / RECORD).removeprefix("sha256:")[:12]
@@ -136,9 +142,9 @@ class ServedExport:
         return answers
 
 
-def open_served(path: Path) -> ServedExport:
+def open_served(path: Path, num_threads: int = 1) -> ServedExport:
     """Verifies and loads the export at ``path``, and scores a few rows. Raises DlrmError."""
-    served = ServedExport(open_export(path.resolve()))
+    served = ServedExport(open_export(path.resolve()), num_threads)
     served.warm_up()
     return served
 

@@ -41,10 +41,13 @@ from dlrm_app.inference.serve.scoring import (
     ServedExport,
     open_served,
 )
+from dlrm_app.inference.serve.workers import Worker, run_workers
 from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_FREED_AFTER = 1.0
+"""Seconds after another export took over, when no request holds the old one any more."""
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 
 
@@ -63,14 +66,20 @@ def serve(config: ServeConfig, say: Say) -> None:
         signal.SIGHUP, lambda *_: None
     )  # until the loop runs, which looks for another export at once
     listening = _listen(config.host, config.port)
-    threads = config.threads or len(os.sched_getaffinity(0))
+    if config.workers == 1:
+        _serve(config, say, [listening])
+    else:
+        run_workers(config.workers, lambda worker: _serve(config, say, [listening, worker.own], worker))
+
+
+def _serve(config: ServeConfig, say: Say, sockets: list[socket.socket], worker: Worker | None = None) -> None:
+    threads = config.threads or max(1, len(os.sched_getaffinity(0)) // config.workers)
     pyarrow.set_cpu_count(threads)
-    # OpenMP's number of threads is a setting of each thread, so the scoring thread sets it
-    thread = ThreadPoolExecutor(1, initializer=partial(torch.set_num_threads, threads))
-    export = thread.submit(open_served, Path(config.model)).result()
-    follower = Follower(Path(config.model).absolute(), export)
+    with ThreadPoolExecutor(1, "opening", torch.set_num_threads, (threads,)) as opening:
+        export = opening.submit(open_served, Path(config.model), threads).result()
+    follower = Follower(Path(config.model).absolute(), export, threads)
     settings = uvicorn.Config(
-        Server(follower, thread, config).application(),
+        Server(follower, config, worker).application(),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -80,9 +89,12 @@ def serve(config: ServeConfig, say: Say) -> None:
         timeout_keep_alive=max(1, int(config.limits.seconds)),
         timeout_graceful_shutdown=int(config.grace_seconds),
     )
-    _announce(config.host, listening.getsockname()[1], export, say)
+    if worker is None or worker.number == 0:
+        _announce(config.host, sockets[0].getsockname()[1], export, say)
+    if worker is not None:
+        worker.say_begun()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again after the last answer
-    uvicorn.Server(settings).run(sockets=[listening])
+    uvicorn.Server(settings).run(sockets=sockets)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -109,9 +121,10 @@ def _announce(host: str, port: int, export: ServedExport, say: Say) -> None:
 
 
 class Server:
-    """The HTTP endpoints; ``thread`` scores with the export that ``follower`` serves."""
+    """The HTTP endpoints of the export that ``follower`` serves. ``worker``: which of several."""
 
-    def __init__(self, follower: Follower, thread: ThreadPoolExecutor, config: ServeConfig) -> None:
+    def __init__(self, follower: Follower, config: ServeConfig, worker: Worker | None = None) -> None:
+        self._worker = worker
         self._follower, self._watch_seconds = follower, config.watch.seconds
         self._limits = config.limits
         self._registry = registry = CollectorRegistry()
@@ -125,11 +138,10 @@ class Server:
 
         async def score(requests: Sequence[RequestedRows]) -> list[ScoredRequest | RequestError]:
             serving = follower.serving  # a change in the meantime is for the next batch
-            answers = await asyncio.get_running_loop().run_in_executor(thread, serving.export.score, requests)
+            export, loop = serving.export, asyncio.get_running_loop()
+            answers = await loop.run_in_executor(export.thread, export.score, requests)
             return [
-                each
-                if isinstance(each, RequestError)
-                else ScoredRequest(each, serving.name, serving.export.identity)
+                each if isinstance(each, RequestError) else ScoredRequest(each, serving.name, export.identity)
                 for each in answers
             ]
 
@@ -169,18 +181,19 @@ class Server:
             logger.info("stopped; all waiting requests were answered")
 
     async def _follow(self) -> None:
-        """Looks for another export every ``watch.seconds``, and whenever SIGHUP comes."""
+        """Looks for another export every ``watch.seconds``, whenever SIGHUP comes, and soon after one took over."""
         loop, wanted = asyncio.get_running_loop(), asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, wanted.set)
-        with ThreadPoolExecutor(1, "follower", _be_modest) as thread:
-            while True:
-                wanted.clear()
-                try:
-                    await loop.run_in_executor(thread, self._follower.look)
-                except Exception:  # a bug here must not end the watch: the old export goes on
-                    logger.exception("looking for another export failed")
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(wanted.wait(), self._watch_seconds)
+        while True:
+            wanted.clear()
+            has_changed = False
+            try:
+                with ThreadPoolExecutor(1, "follower", _be_modest) as thread:
+                    has_changed = await loop.run_in_executor(thread, self._follower.look)
+            except Exception:  # a bug here must not end the watch: the old export goes on
+                logger.exception("looking for another export failed")
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(wanted.wait(), _FREED_AFTER if has_changed else self._watch_seconds)
 
     async def _refusing(self, endpoint: Endpoint, request: Request) -> Response:
         try:
@@ -247,8 +260,13 @@ class Server:
     def _is_ready(self) -> bool:
         return self._batcher.queued_rows < self._limits.queued_rows
 
-    async def _page(self, _: Request) -> Response:
-        return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
+    async def _page(self, request: Request) -> Response:
+        page, worker = generate_latest(self._registry), self._worker
+        if (
+            worker is not None and request.scope["server"][1] != worker.port
+        ):  # its own port has its own metrics
+            page = await asyncio.get_running_loop().run_in_executor(None, worker.metrics_of_all, page)
+        return Response(page, media_type="text/plain; version=0.0.4")
 
 
 class _ServedMetrics(Collector):

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.commands import command
@@ -44,3 +45,14 @@ def running(*keys: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
             yield process, int(found[1])
         finally:
             process.kill()
+
+
+def move(link: Path, target: Path) -> None:
+    """As dlrm-days does, in one step."""
+    temporary = link.with_suffix(".partial")
+    temporary.symlink_to(target)
+    temporary.replace(link)
+
+
+def health(port: int) -> Any:
+    return Client(port).ask("GET", "/health")[1]

@@ -18,32 +18,9 @@ from dlrm_app.inference.record import RECORD, read_delta
 from dlrm_app.inference.serve.following import Follower
 from dlrm_app.inference.serve.request import ScoringRequest
 from dlrm_app.inference.serve.scoring import open_served
-from tests.commands import MadeOnce, wait_until
-from tests.inference.conftest import LEARNS, export_here
-from tests.inference.serve.running import Client, running
+from tests.commands import wait_until
+from tests.inference.serve.running import Client, health, move, running
 from tests.inference.serve.test_server import json_rows
-from tests.small_run import train_here
-
-
-@pytest.fixture(scope="session")
-def other_shop(shop: Path, made_once: MadeOnce) -> Path:
-    """A folder with the ``export`` of a model of the same data with other weights, its delta, and one of other columns."""
-
-    def make(folder: Path) -> None:
-        folder.mkdir()
-        train_here(folder / "run", f"data.path={shop}/dataset", "trainer.seed=1", *LEARNS)
-        words = [f"checkpoint={folder}/run", "format=torchscript"]
-        export_here(*words, f"output={folder}/export")
-        export_here(*words, f"since={shop}/export", f"output={folder}/delta")
-
-    return made_once("other_shop", make)
-
-
-def move(link: Path, target: Path) -> None:
-    """As dlrm-days does, in one step."""
-    temporary = link.with_suffix(".partial")
-    temporary.symlink_to(target)
-    temporary.replace(link)
 
 
 @pytest.fixture
@@ -211,7 +188,3 @@ def test_no_request_fails_while_exports_take_turns(tmp_path: Path, shop: Path, o
     assert set(outcomes) == set(known)
     assert "dlrm_export_changes_total 4.0" in metrics
     assert "dlrm_export_failures_total 0.0" in metrics
-
-
-def health(port: int) -> Any:
-    return Client(port).ask("GET", "/health")[1]

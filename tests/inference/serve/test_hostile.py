@@ -1,0 +1,146 @@
+"""Clients, files and signals that nobody wishes for: the server answers the others, and its memory stays."""
+
+import http.client
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import wait_until
+from tests.inference.serve.running import Client, health, move, running
+from tests.inference.serve.test_server import Load, json_rows
+from tests.inference.shop import body_of
+
+HEAD = b"POST /score HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(shop: Path) -> Iterator[tuple[Any, int]]:
+    with running(f"model={shop}/export", "limits.seconds=3") as started:
+        yield started
+
+
+def resident(pid: int) -> int:
+    """The memory of a process in MiB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+def test_a_thousand_connections_leave_room_for_a_request(server: Any) -> None:
+    """Some say nothing, some are in the middle of a request; past limits.connections=1024 the answer is 503."""
+    process, port = server
+    with ExitStack() as stack:
+        for number in range(1000):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            client.sendall(HEAD[: number % len(HEAD)])
+        assert Client(port).score(json_rows()[:2])[0] == 200
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(HEAD[:1])
+        crowded = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        crowded.request("GET", "/health")
+        assert crowded.getresponse().status == 503
+    wait_until(lambda: is_answered(port), 20, "an answer after they have left")
+    assert process.poll() is None
+
+
+def is_answered(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", "/health")
+    return connection.getresponse().status == 200
+
+
+def test_a_body_of_100_megabytes_is_refused_without_being_kept(server: Any) -> None:
+    process, port = server
+    Client(port).score(json_rows()[:2])
+    before = resident(process.pid)
+    for headers in ({"content-length": str(100 << 20)}, {"transfer-encoding": "chunked"}):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        body = (b" " * (1 << 20) for _ in range(100))
+        try:
+            connection.request(
+                "POST", "/score", body, {"content-type": "application/json", **headers},
+                encode_chunked="transfer-encoding" in headers,
+            )  # fmt: skip
+            answer = connection.getresponse()
+            assert answer.status == 413
+            assert b"limits.body_kib" in answer.read()
+        except ConnectionError:  # closed while the rest was sent
+            pass
+    assert Client(port).score(json_rows()[:2])[0] == 200
+    assert resident(process.pid) < before + 30
+
+
+def test_a_client_that_sends_a_byte_a_second_is_left_to_itself(server: Any) -> None:
+    _, port = server
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(HEAD + b"content-length: 100\r\n\r\n")
+        began, asked = time.monotonic(), 0
+        slow.settimeout(0.05)
+        answer = b""
+        while not answer and time.monotonic() - began < 10:
+            slow.sendall(b" ")
+            assert Client(port).score(json_rows()[:2])[0] == 200
+            asked += 1
+            try:
+                answer = slow.recv(1 << 16)
+            except TimeoutError:
+                time.sleep(0.9)
+        assert b" 408 " in answer.splitlines()[0]
+        assert 2 < time.monotonic() - began < 6
+        assert asked >= 3
+
+
+def test_the_last_of_two_moves_within_a_second_counts(tmp_path: Path, shop: Path, other_shop: Path) -> None:
+    """Also after a while in which the link leads nowhere, in which the old export goes on."""
+    link = tmp_path / "published"
+    move(link, shop)
+    with running(f"model={link}/export", "watch.seconds=0.05") as (_, port):
+        for target in (other_shop, shop, other_shop):
+            move(link, target)
+            time.sleep(0.1)
+        wait_until(lambda: health(port)["name"].startswith(f"{other_shop.name}/"), 30, "the last move")
+        move(link, tmp_path / "nowhere")
+        wait_until(lambda: health(port)["failure"] is not None, 30, "a failure")
+        assert health(port)["name"].startswith(f"{other_shop.name}/")
+        assert Client(port).score(json_rows()[:2])[0] == 200
+        move(link, shop)
+        wait_until(lambda: health(port)["name"].startswith(f"{shop.name}/"), 30, "the next move")
+        assert health(port)["failure"] is None
+
+
+@pytest.mark.long
+def test_a_served_package_may_be_deleted(tmp_path: Path, mixed_export: Path) -> None:
+    """Compiled code too."""
+    shutil.copytree(mixed_export, tmp_path / "day" / "export")
+    with running(f"model={tmp_path}/day/export", "watch.seconds=0.05") as (_, port):
+        body = body_of([{}])
+        first = Client(port).ask("POST", "/score", body)
+        shutil.rmtree(tmp_path / "day")
+        wait_until(lambda: health(port)["failure"] is not None, 30, "a failure")
+        assert Client(port).ask("POST", "/score", body) == first
+
+
+def test_sigterm_during_a_takeover_loses_no_request(tmp_path: Path, shop: Path, other_shop: Path) -> None:
+    """At several moments of it."""
+    for pause in (0.0, 0.1, 0.3, 0.6):
+        link = tmp_path / f"published-{pause}"
+        move(link, shop)
+        with running(f"model={link}/export", "watch.seconds=null") as (process, port):
+            known = Client(port).score(json_rows())[1]["scores"]
+            load = Load(port, known)
+            wait_until(lambda load=load: load.outcomes["right"] > 20, 30, "answers")  # type: ignore[misc]
+            move(link, other_shop)
+            process.send_signal(signal.SIGHUP)
+            time.sleep(pause)
+            load.is_ending.set()
+            process.terminate()
+            assert process.wait(30) == 0
+            load.join()
+            assert load.outcomes["lost"] == 0, load.outcomes
