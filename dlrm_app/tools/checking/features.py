@@ -75,7 +75,9 @@ def _without_role(column: SampledColumn, sample: Sample) -> Proposed | None:
     name, num_values = column.name, len(column.counts)
     if not is_column_name(name):
         return Proposed(
-            name, "ignore", note="its name is empty, holds / or begins with a dot; rename it to use it"
+            name,
+            "ignore",
+            note="its name is empty, too long, holds / or NUL, or begins with a dot; rename it to use it",
         )
     if column.has("\ufffd"):
         first = f", the first {sample.bad_byte}" * bool(sample.bad_byte)

@@ -19,6 +19,7 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.tools.checking.raw_logs import check_raw
 from tests.preprocessing.running import AUTO, run
 from tests.refusals import refused
+from tests.small_run import train_here
 
 
 @pytest.fixture(autouse=True)
@@ -36,9 +37,8 @@ def proposed(given: str | list[str]) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(text)
     found["columns"] = {column.pop("name"): column for column in found["columns"]}
     found["notes"] = {
-        name: next(line.partition("#")[2] for line in text.splitlines() if f"name: {name}," in line)
+        name: next((line.partition("#")[2] for line in text.splitlines() if f"name: {name}," in line), "")
         for name in found["columns"]
-        if name
     }
     return found
 
@@ -259,3 +259,36 @@ def test_times_that_no_format_or_several_read_are_left_out_with_a_note(
 def test_versions_and_addresses_are_no_times(value: Callable[[int], str]) -> None:
     write("a.tsv", "click\tshop\tversion", [f"{r % 2}\ts{r % 5}\t{value(r)}" for r in range(600)])
     assert proposed("a.tsv")["columns"]["version"] == {"role": "sparse", "kind": "string"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["hash", "vocab"])
+def test_the_proposal_for_odd_names_and_values_trains_as_it_stands(encoding: str) -> None:
+    """Names that others would be made of, or that cannot name a file, beside odd values."""
+    draw = random.Random(1)
+    columns: dict[str, Callable[[int], str]] = {
+        "ts": lambda r: f"{MOMENTS[r % 600]:%Y-%m-%d %H:%M:%S}",
+        "ts_hour": lambda r: str(MOMENTS[r % 600].hour),
+        "seen": lambda r: f"{MOMENTS[r % 600]:%d-%b-%y}",
+        "price": lambda _: f"{draw.expovariate(0.1):9.2f}",
+        "price_bucket": lambda r: f"p{r % 5}",
+        "user.id": lambda r: f"u{r % 9}",
+        "user_id": lambda r: f"{r % 7:5d}",
+        "n" * 220: lambda r: f"a{r % 4}",
+        "n" * 221: lambda r: f"a{r % 4}",
+        "a\0b": lambda r: f"b{r % 4}",
+        "tags": lambda _: "; ".join(draw.sample(["rock", "pop", "jazz"], 2)),
+        "items": lambda r: json.dumps([r % 11, None]),
+        "words": lambda r: json.dumps(["café", None, f"w{r % 5}"]),
+    }
+    rows = [
+        "\t".join([str(draw.randrange(2)), *(value(r) for value in columns.values())]) for r in range(1200)
+    ]
+    write("a.tsv", "\t".join(["click", *columns]), rows)
+    found = proposed("a.tsv")["columns"]
+    assert [name for name in columns if found[name]["role"] == "ignore"] == ["n" * 221, "a\0b"]
+    settings = [each for each in AUTO if not each.startswith("encoding=")]
+    settings += [f"encoding={encoding}", "split.val=0.2", "rejects.max_fraction=0"]
+    run(Path("out"), "dataset=log.yaml", "input.train=a.tsv", *settings)
+    trained = train_here(Path("run"), "data.path=out")
+    assert trained.best_val_auc
