@@ -21,10 +21,17 @@ TYPED = [
     "tutorial-own-data.md",
     "tutorial-histories.md",
     "tutorial-practice.md",
+    "tutorial-serving.md",
     *(f"how-to/{path.name}" for path in sorted((DOCS / "how-to").glob("*.md"))),
 ]
 
-ELSEWHERE = ["how-to/install.md", "how-to/object-storage.md", "tutorial-histories.md", "tutorial-practice.md"]
+ELSEWHERE = [
+    "how-to/install.md",
+    "how-to/object-storage.md",
+    "tutorial-histories.md",
+    "tutorial-practice.md",
+    "tutorial-serving.md",
+]
 """Pages whose commands other tests type: they need another machine or a store, or what they make is compared."""
 
 

@@ -347,6 +347,6 @@ def run(
     """
     refuse_fork()
     typed = tuple(words_of(settings) if words is None else words)
-    with local_places(settings, partial(checked_types, name, settings, problems)) as local:
+    with local_places(name, settings, partial(checked_types, name, settings, problems)) as local:
         config = checked_config(name, local, problems)
         return COMMANDS[name]().load()(config, Call(config, local, typed, pool=pool))

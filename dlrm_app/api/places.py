@@ -17,22 +17,28 @@ READ = (
     *("encoding.grow_from", "against", "scores", "distillation.scores", "since", "base", "apply", "runs"),
 )
 """Keys that name folders and files of other commands, in any command."""
+_ON_DISKS = ("generate",)
+"""Commands whose output has files beside it, which a store would not get."""
 
 
 @contextmanager
-def local_places(settings: "Settings", check: Callable[[], object]) -> Iterator["Settings"]:
-    """Yields ``settings`` with local places in place of URLs, whose content is there; keeps ``output`` in its store.
+def local_places(command: str, settings: "Settings", check: Callable[[], object]) -> Iterator["Settings"]:
+    """Yields the ``settings`` of ``command`` with local places in place of URLs, whose content is there; keeps ``output`` in its store.
 
     ``check``: raises the problems of the settings that can be found before anything is fetched.
     Raises DlrmError if a store does not answer, or if another command on this machine works on the same output.
     """
-    in_stores = {key: value for key, value in settings.items() if key in (OUTPUT, *READ) and _urls(value)}
+    keys = READ if command in _ON_DISKS else (OUTPUT, *READ)
+    in_stores = {key: value for key, value in settings.items() if key in keys and _urls(value)}
     if not in_stores:
         yield settings
         return
-    check()
     from dlrm_app.stores.fetch import KeptFolder
     from dlrm_app.stores.mirror import kept_folder
+    from dlrm_app.stores.room import most_bytes
+
+    check()
+    most_bytes()  # refuses another value
 
     output = in_stores.pop(OUTPUT, None)
     folders = {url: KeptFolder.of(url, key) for key, value in in_stores.items() for url in _urls(value)}

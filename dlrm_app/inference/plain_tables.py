@@ -28,7 +28,8 @@ class PlainTables(nn.Module):
         """The places of the features whose vectors have one width."""
         self._group_of = [widths.index(table.dim) for table in features]
         self._means = {place for place, table in enumerate(features) if table.pooling == "mean"}
-        firsts, of_widths = {}, []
+        firsts: dict[str, int] = {}
+        of_widths = []
         for width in widths:
             names = [table.name for table in tables if table.dim == width and table.features]
             sizes = [len(rows[name]) for name in names]
@@ -47,16 +48,16 @@ class PlainTables(nn.Module):
         for group, table in zip(self._groups, self.rows_of_widths, strict=True):
             own_rows, own_lengths, own_weights = rows, lengths, weights
             if len(self._groups) > 1:
-                of_group = torch.isin(places, torch.tensor(group))
-                own_rows, own_lengths = rows.masked_select(of_group), lengths[group]
-                own_weights = [each.masked_select(of_group) for each in weights]
+                of_group = torch.isin(places, torch.tensor(group)).nonzero().squeeze(1)
+                own_rows, own_lengths = rows[of_group], lengths[group]
+                own_weights = [each[of_group] for each in weights]
             ends = F.pad(own_lengths.reshape(-1).cumsum(0), (1, 0))
             sums = F.embedding_bag(
                 own_rows,
                 table,
                 ends,
                 mode="sum",
-                per_sample_weights=(own_weights or [None])[0],
+                per_sample_weights=next(iter(own_weights), None),
                 include_last_offset=True,
             )
             for number, place in enumerate(group):

@@ -1,30 +1,32 @@
 """Brings the local side of a folder up to date with its store."""
 
 import logging
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from dlrm_app.errors import DlrmError
-from dlrm_app.locks import held_lock
+from dlrm_app.stores.lease import held_lease
 from dlrm_app.stores.local import (
     FileState,
     Known,
     RememberedFile,
     beside,
+    fetching,
     files_in,
     in_order,
     is_mark,
     read_known,
     state_of,
+    working,
     write_known,
 )
-from dlrm_app.stores.names import is_in_store, local_place, url_of
+from dlrm_app.stores.names import cache_folder, is_in_store, local_place, url_of
 from dlrm_app.stores.objects import StoredFile, StoredFolder
+from dlrm_app.stores.room import hold, make_room
 from dlrm_app.text import bytes_text, count
 
 logger = logging.getLogger(__name__)
@@ -50,31 +52,48 @@ class KeptFolder:
 
         Raises DataError if the store does not give a file.
         """
-        with self._fetching(), ExitStack() as stack:
+        self._fetch_unless_worked_on()
+        if not self.folder.exists():
+            self._fetch_through_link()
+        make_room()
+
+    def _fetch_unless_worked_on(self) -> None:
+        hold(self.folder)
+        with fetching(self.folder), ExitStack() as stack:
             try:
-                stack.enter_context(self._working())
+                for folder in (self.folder, *self.folder.parents):  # or on a folder above it
+                    if folder == cache_folder():
+                        break
+                    if folder == self.folder or beside(folder, "work").is_file():
+                        stack.enter_context(working(folder))
             except DlrmError:
                 return
             _fetch(self.stored, self.folder)
 
+    def _fetch_through_link(self) -> None:
+        """Fetches what a link leads to, where the object itself, or one above it, is a link in the store."""
+        parts = self.stored.url.split("/")
+        for end in range(len(parts), 4, -1):  # scheme:, nothing, bucket, and at least one name
+            above = KeptFolder.of("/".join(parts[:end]))
+            if (target := above.stored.link()) is not None:
+                above._fetch_unless_worked_on()
+                KeptFolder.of("/".join([*parts[: end - 1], target, *parts[end:]])).fetch()
+                return
+
     @contextmanager
-    def fetched_for_work(self) -> Iterator[None]:
-        """Fetches, then holds the local side for this process while the block runs.
+    def fetched_for_work(self) -> Iterator[Callable[[], None]]:
+        """Fetches, then holds both sides for this process while the block runs.
 
-        Raises DlrmError if another command on this machine works on it.
+        Yields a function that raises DlrmError once another machine has taken the folder over. Raises DlrmError if
+        another command works on it, DataError if nothing can be written there.
         """
+        hold(self.folder)
         with ExitStack() as stack:
-            with self._fetching():
-                stack.enter_context(self._working())
+            with fetching(self.folder):
+                stack.enter_context(working(self.folder))
+                check = stack.enter_context(held_lease(self.stored))
                 _fetch(self.stored, self.folder)
-            yield
-
-    def _fetching(self) -> AbstractContextManager[None]:
-        return held_lock(beside(self.folder, "fetch"), "", math.inf)
-
-    def _working(self) -> AbstractContextManager[None]:
-        refusal = f"another command on this machine works on {self.stored}: wait for it, or end it"
-        return held_lock(beside(self.folder, "work"), refusal)
+            yield check
 
 
 def fetched(path: str | Path) -> Path:

@@ -1,20 +1,27 @@
 """The files of a folder that is kept in a store: which ones are kept, which ones are marks, what is known of each."""
 
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from dlrm_app.files import write_json
+from dlrm_app.files import escapes, write_json
+from dlrm_app.locks import held_lock
 from dlrm_app.records import read_record
-from dlrm_app.stores.names import cache_folder
+from dlrm_app.stores.names import cache_folder, named
 from dlrm_app.stores.objects import StoredFile
 
 WHOLE = ("manifest.json", "complete.json", "export.json", "day.json", "result.json")
 """Files that make their folder whole; they are written last."""
+_FOLDERS = ".folders"
+"""The folder with files about the local folders."""
+_PUBLISHED = "published"
+"""The link to a published day."""
 _UNFINISHED = re.compile(
     r"(^|/)(\.[^/]+\.(tmp|old|partial|replaced)|[^/]*\.lock|\.work/(lock$|ranks/))(/|$)?"
 )
@@ -36,7 +43,7 @@ def is_record(name: str) -> bool:
 
 def is_mark(name: str) -> bool:
     """True if other files are only valid with this one: it goes up after them, and is deleted before them."""
-    return is_record(name) or name.rpartition("/")[2] in WHOLE
+    return is_record(name) or name.rpartition("/")[2] in (*WHOLE, _PUBLISHED)
 
 
 def in_order(names: Iterable[str]) -> list[list[str]]:
@@ -49,12 +56,12 @@ def in_order(names: Iterable[str]) -> list[list[str]]:
 
 
 def state_of(path: Path) -> FileState:
-    status = path.stat()
+    status = path.lstat()
     return FileState(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def files_in(folder: Path, above: str = "") -> Iterator[tuple[str, FileState]]:
-    """(name, state) of the finished files below ``folder``, or ("", state) of a file. Links are left out."""
+    """(name, state) of the finished files below ``folder``, or ("", state) of a file. Links that lead elsewhere are left out."""
     try:
         entries = [*os.scandir(folder)]
     except FileNotFoundError:
@@ -69,10 +76,14 @@ def files_in(folder: Path, above: str = "") -> Iterator[tuple[str, FileState]]:
         try:
             if entry.is_dir(follow_symlinks=False):
                 yield from files_in(Path(entry.path), f"{name}/")
-            elif entry.is_file(follow_symlinks=False):
+            elif entry.is_file(follow_symlinks=False) or _is_link_within(entry):
                 yield name, state_of(Path(entry.path))
         except FileNotFoundError:  # deleted meanwhile
             continue
+
+
+def _is_link_within(entry: os.DirEntry[str]) -> bool:
+    return entry.is_symlink() and not escapes(str(Path(entry.path).readlink()))
 
 
 @dataclass(frozen=True)
@@ -115,10 +126,26 @@ def going_up(known: Known, states: dict[str, FileState]) -> Known:
     return {**known, **fresh}
 
 
+def fetching(folder: Path) -> AbstractContextManager[None]:
+    """Keeps other processes of this machine from fetching ``folder``, or deleting it."""
+    return held_lock(beside(folder, "fetch"), "", math.inf)
+
+
+def working(folder: Path) -> AbstractContextManager[None]:
+    """Keeps other commands of this machine from working on ``folder``. Raises DlrmError if one does."""
+    refusal = f"another command on this machine works on {named(str(folder))}: wait for it, or end it"
+    return held_lock(beside(folder, "work"), refusal)
+
+
+def marks_of_use() -> list[Path]:
+    """A file for each folder that was used, which names it."""
+    return [*(cache_folder() / _FOLDERS).glob("*.used")]
+
+
 def beside(folder: Path, suffix: str) -> Path:
     """The path of a file about the local ``folder``, outside of it."""
     name = sha256(os.fsencode(folder.relative_to(cache_folder()))).hexdigest()[:32]
-    path = cache_folder() / ".folders" / f"{name}.{suffix}"
+    path = cache_folder() / _FOLDERS / f"{name}.{suffix}"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

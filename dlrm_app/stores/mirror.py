@@ -12,13 +12,13 @@ A file goes up once it has not changed for a second; one that grows goes up agai
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
-from dlrm_app.checksums import checksum
 from dlrm_app.errors import DataError, DlrmError, Problem
 from dlrm_app.stores.fetch import KeptFolder
 from dlrm_app.stores.local import (
@@ -31,7 +31,7 @@ from dlrm_app.stores.local import (
     read_known,
     write_known,
 )
-from dlrm_app.stores.objects import StoredFile
+from dlrm_app.stores.objects import StoredFile, file_checksum
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +43,13 @@ _MOST_PAUSE = 60.0
 
 
 class Mirror:
-    """Sends the files of ``kept``, which this process holds, to the store."""
+    """Sends the files of ``kept``, which this process holds, to the store.
 
-    def __init__(self, kept: KeptFolder) -> None:
+    ``check``: called before anything is changed there; raises DlrmError if this command must not.
+    """
+
+    def __init__(self, kept: KeptFolder, check: Callable[[], None] = lambda: None) -> None:
+        self._check = check
         self._stored, self._folder = kept.stored, kept.folder
         self._known = read_known(kept.folder)
         self._lock = threading.Lock()
@@ -69,6 +73,7 @@ class Mirror:
             changed = [name for name in changed if name not in self._known and _is_calm(now[name])]
         if not (changed or gone):
             return
+        self._check()
         try:
             self._send(now, changed, gone)
         finally:
@@ -108,7 +113,7 @@ class Mirror:
     def _is_equal(self, name: str, state: FileState, known: RememberedFile) -> bool:
         """True if a file that was written again has the same bytes as before."""
         with suppress(FileNotFoundError):  # deleted meanwhile
-            return known.bytes == state.bytes and known.checksum == checksum(self._folder / name)
+            return known.bytes == state.bytes and known.checksum == file_checksum(self._folder / name)
         return False
 
     def _send_one(self, name: str, state: FileState, sources: Mapping[FileState, str]) -> None:
@@ -118,7 +123,7 @@ class Mirror:
             stored = None if source is None else self._copy(source, name)
             stored = stored or self._stored.put(name, self._folder / name)
         except (FileNotFoundError, DataError):
-            if (self._folder / name).exists():
+            if os.path.lexists(self._folder / name):
                 raise
             return
         with self._lock:
@@ -147,10 +152,10 @@ def _is_calm(state: FileState) -> bool:
 def kept_folder(kept: KeptFolder) -> Iterator[None]:
     """Works on a folder while the block runs: fetches it, holds it, sends all changes.
 
-    Raises DlrmError if another command on this machine works on it, or if the store fails.
+    Raises DlrmError if another command works on it, or if the store fails.
     """
-    with kept.fetched_for_work():
-        mirror, is_over = Mirror(kept), threading.Event()
+    with kept.fetched_for_work() as check:
+        mirror, is_over = Mirror(kept, check), threading.Event()
         sender = threading.Thread(target=_send_on, args=(mirror, is_over.wait), name="store", daemon=True)
         sender.start()
         try:

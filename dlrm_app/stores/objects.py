@@ -1,15 +1,16 @@
 """The objects below a URL, as files of a folder: listed, read, written, copied and deleted."""
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlrm_app.checksums import checksum
+from dlrm_app.checksums import checksum, text_checksum
 from dlrm_app.errors import DataError, Problem
-from dlrm_app.files import written_whole
+from dlrm_app.files import escapes, temporary_name, written_whole
 from dlrm_app.logs.sources.store import explained, open_store
 from dlrm_app.text import without_credentials
 
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
     from obstore import GetResult
     from obstore.store import ObjectStore
 
-CHECKSUM = "sha256"
-"""The attribute of an object that holds the checksum of its bytes."""
+logger = logging.getLogger(__name__)
+
+CHECKSUM, LINK = "sha256", "link"
+"""Attributes of an object: the checksum of its bytes; that it stands for a link, and holds its target."""
+LEASE = ".lease"
+"""The object below a folder that names the command that works there; it is no file of the folder."""
 _PART_BYTES = 1 << 23
 """The bytes of a part of a large upload."""
 _PARTS_AT_ONCE = 4
@@ -57,7 +62,8 @@ class StoredFolder:
         with self._opened("", "listed") as (store, folder):
             for each in store.list(folder, chunk_size=1000).collect():
                 found[each["path"].removeprefix(f"{folder}/")] = StoredFile(each["size"], _tag(each["e_tag"]))
-            found.pop(folder, None)  # the mark of the folder
+            for name in (LEASE, folder):  # the second is the mark of the folder
+                found.pop(name, None)
             if not found:
                 with suppress(FileNotFoundError):
                     itself = store.head(folder)
@@ -73,18 +79,27 @@ class StoredFolder:
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._opened(name, "read") as (store, place):
             for _ in range(2):
-                with suppress(_OtherBytesError), written_whole(path) as temporary:
-                    return _fetch(store.get(place), temporary)
+                with suppress(_OtherBytesError):
+                    answer = store.get(place)
+                    if LINK in answer.attributes:
+                        return _make_link(answer, path)
+                    with written_whole(path) as temporary:
+                        return _fetch(answer, temporary)
         rule, cure = "has other bytes than were written (checksum)", "delete it, and make it again"
         raise DataError(Problem(f"{self}/{name}", rule, cure))
 
     def put(self, name: str, path: Path) -> StoredFile:
-        """Writes the file at ``path`` as an object, large ones in parts. Raises FileNotFoundError if it is gone."""
-        size, digest = path.stat().st_size, checksum(path)
+        """Writes the file or link at ``path`` as an object, large ones in parts.
+
+        Raises FileNotFoundError if it is gone.
+        """
+        target = str(path.readlink()).encode() if path.is_symlink() else None
+        size, digest = path.lstat().st_size, file_checksum(path)
         with self._opened(name, "written") as (store, place):
-            attributes: Any = {CHECKSUM: digest}
+            attributes: Any = {CHECKSUM: digest} | ({} if target is None else {LINK: "true"})
+            data: Any = path if target is None else target
             result = store.put(
-                place, path, attributes=attributes, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+                place, data, attributes=attributes, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
             )
             return StoredFile(size, _tag(result["e_tag"]), digest)
 
@@ -101,10 +116,47 @@ class StoredFolder:
             if places := [_place(folder, name) for name in names]:
                 store.delete(places)
 
+    def link(self) -> str | None:
+        """The target if the object ``url`` stands for a link; None for others, and if there is none."""
+        with self._opened("", "read") as (store, place), suppress(FileNotFoundError):
+            answer = store.get(place)
+            return bytes(answer.bytes()).decode() if LINK in answer.attributes else None
+        return None
+
+    def create(self, name: str, data: bytes) -> str | None:
+        """Writes an object that does not exist; returns its tag. None if it exists, also if it was made meanwhile."""
+        return self._write_if(name, data, "create")
+
+    def replace(self, name: str, data: bytes, tag: str) -> str | None:
+        """Writes an object that has ``tag``; returns its new tag. None if it has another one by now."""
+        return self._write_if(name, data, {"e_tag": f'"{tag}"'})
+
+    def read(self, name: str) -> tuple[bytes, str] | None:
+        """(bytes, tag) of a small object; None if it does not exist."""
+        with self._opened(name, "read") as (store, place), suppress(FileNotFoundError):
+            answer = store.get(place)
+            return bytes(answer.bytes()), _tag(answer.meta["e_tag"])
+        return None
+
+    def _write_if(self, name: str, data: bytes, mode: Any) -> str | None:
+        from obstore import exceptions as errors
+
+        with self._opened(name, "written") as (store, place):
+            try:
+                return _tag(store.put(place, data, mode=mode, use_multipart=False)["e_tag"])
+            except (errors.AlreadyExistsError, errors.PreconditionError, errors.NotFoundError):
+                return None
+            except (errors.NotSupportedError, NotImplementedError):
+                warning = (
+                    "%s: the store has no conditional requests, so nothing keeps two machines apart there"
+                )
+                logger.warning(warning, self)
+                return _tag(store.put(place, data, use_multipart=False)["e_tag"])
+
     @contextmanager
     def _opened(self, name: str, verb: str) -> Iterator[tuple["ObjectStore", str]]:
         """(the store, the path there of object ``name``), with errors explained."""
-        shown = f"{self}/{name}" if name else str(self)
+        shown = str(self) if name in ("", LEASE) else f"{self}/{name}"
         with explained(shown, verb):
             store, folder = open_store(self.url)
             folder = folder.rstrip("/")
@@ -127,6 +179,22 @@ def _fetch(answer: "GetResult", path: Path) -> StoredFile:
     if size != answer.meta["size"] or answer.attributes.get(CHECKSUM, found) != found:
         raise _OtherBytesError
     return StoredFile(size, _tag(answer.meta["e_tag"]), found)
+
+
+def _make_link(answer: "GetResult", path: Path) -> StoredFile:
+    """Makes the link that an object stands for. Raises DataError if it leads out of the folder above it."""
+    target = bytes(answer.bytes()).decode()
+    if escapes(target):
+        raise DataError(Problem(str(path), f"is a link to {target}, outside of its folder", "delete it"))
+    temporary = temporary_name(path)
+    temporary.symlink_to(target)
+    temporary.replace(path)
+    return StoredFile(path.lstat().st_size, _tag(answer.meta["e_tag"]), file_checksum(path))
+
+
+def file_checksum(path: Path) -> str:
+    """The checksum of a file's bytes, or of a link's target. Raises FileNotFoundError."""
+    return text_checksum(str(path.readlink())) if path.is_symlink() else checksum(path)
 
 
 def _place(folder: str, name: str) -> str:

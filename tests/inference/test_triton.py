@@ -14,12 +14,16 @@ from dlrm_app.config.export import ExportConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError
 from dlrm_app.inference.exported_model import open_export
+from dlrm_app.inference.formats import load_package, write_package
+from dlrm_app.inference.plain_tables import PlainTables
 from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import read_export
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.inference.serve.scoring import open_served
+from dlrm_app.inference.tables import QuantizedTables
 from dlrm_app.inference.triton_repository import write_config
 from dlrm_app.loader.batch import EvalBatches
+from dlrm_app.tables.table import Table
 from tests.composed import compose_config
 from tests.inference.mixed import TEST
 from tests.refusals import refused
@@ -100,3 +104,40 @@ assert scores.shape == logits.shape == (3,) and not any("fbgemm" in name for nam
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+class Sums(torch.nn.Module):
+    """The sum of the pooled vectors of ``tables``."""
+
+    def __init__(self, tables: torch.nn.Module) -> None:
+        super().__init__()
+        self.tables = tables
+
+    def forward(
+        self, dense: Any, values: Any, lengths: Any, weights: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        sums = self.tables((values, lengths, weights)).sum(1) + dense.sum(1)
+        return sums.sigmoid(), sums
+
+
+def draw_inputs(rows: int, most_ids: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(rows)
+    lengths = torch.randint(0, most_ids + 1, (3, rows), generator=generator, dtype=torch.int32)
+    count = int(lengths.sum())
+    values = torch.randint(0, 9, (count,), generator=generator, dtype=torch.int32)
+    return torch.ones(rows, 2), values, lengths, torch.rand(count, generator=generator)
+
+
+@pytest.mark.long
+def test_tables_of_several_widths_are_compiled(tmp_path: Path) -> None:
+    """With weights of elements, for any number of rows and ids, none included."""
+    tables = [Table("x", 9, 8, ("a",)), Table("y", 9, 4, ("b",)), Table("z", 9, 8, ("c",), pooling="mean")]
+    types = dict.fromkeys("xyz", "fp32")
+    quantized = QuantizedTables(
+        tables, types, lambda table: [torch.randn(table.rows, table.dim)], stacked=False
+    )
+    model = Sums(PlainTables(quantized)).eval()
+    write_package(tmp_path / "model.pt2", model, draw_inputs(5, 3), "native", {})
+    run, expected = load_package(tmp_path / "model.pt2"), Sums(quantized)
+    for inputs in (draw_inputs(1, 3), draw_inputs(300, 3), draw_inputs(4, 0)):
+        torch.testing.assert_close(run(inputs), expected(*inputs), rtol=0, atol=1e-5)

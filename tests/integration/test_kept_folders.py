@@ -5,14 +5,22 @@ import random
 import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import pytest
 
 import dlrm_app as dlrm
-from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.stores.local import is_mark
+from dlrm_app.api.places import local_places
+from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.stores import lease
+from dlrm_app.stores.fetch import KeptFolder
+from dlrm_app.stores.lease import held_lease
+from dlrm_app.stores.local import is_record
+from dlrm_app.stores.mirror import kept_folder
+from dlrm_app.stores.objects import StoredFolder
 from tests.commands import Typed, command, succeed
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import PLAIN, content
@@ -112,25 +120,81 @@ def test_what_is_wrong_is_found_before_anything_is_fetched(s3: Any, log: Path, t
     assert objects(s3, "run") == {}
 
 
+def test_two_machines_do_not_work_on_one_folder(s3: Any, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEWED_SECONDS", 0.2)
+    monkeypatch.setattr(lease, "_LOOK_SECONDS", 0.1)
+    with held_lease(StoredFolder("s3://clicks/made")):
+        name = "dlrm_app.stores.lease.this_process"
+        monkeypatch.setattr(
+            name, lambda mine=lease.this_process: replace(mine(), place=current_thread().name)
+        )
+        with refused(DlrmError, "output=s3://clicks/made", "is worked on by process ..."):
+            dlrm.preprocess(*WORDS, f"input.train={log}", output="s3://clicks/made")
+    assert s3.list_objects_v2(Bucket="clicks")["KeyCount"] == 0
+
+
+def test_a_published_day_is_found_through_its_link(s3: Any, tmp_path: Path, stores: Path) -> None:
+    kept = KeptFolder.of("s3://clicks/log")
+    with kept_folder(kept):
+        (kept.folder / "days/one/export").mkdir(parents=True)
+        (kept.folder / "days/one/export/export.json").write_text("{}")
+        (kept.folder / "published").symlink_to("days/one")
+        (kept.folder / "elsewhere").symlink_to("/etc")
+    assert objects(s3, "log") == {"days/one/export/export.json": b"{}", "published": b"days/one"}
+    shutil.rmtree(stores)
+    with local_places("serve", {"model": "s3://clicks/log/published/export"}, lambda: None) as found:
+        assert (Path(str(found["model"])) / "export.json").read_text() == "{}"
+    assert (kept.folder / "published").readlink() == Path("days/one")
+    assert {path.name for path in kept.folder.iterdir()} == {"published", "days"}
+
+
+def test_an_object_with_other_bytes_than_were_written_is_named(s3: Any, stores: Path) -> None:
+    s3.put_object(Bucket="clicks", Key="made/a", Body=b"1", Metadata={"sha256": "sha256:0"})
+    with refused(DataError, "s3://clicks/made/a", "has other bytes than were written (checksum)"):
+        KeptFolder.of("s3://clicks/made").fetch()
+    assert [path for path in stores.rglob("*") if path.is_file() and ".folders" not in path.parts] == []
+
+
+@pytest.mark.slow
+def test_exports_scores_and_evaluations_are_kept(s3: Any, log: Path, stores: Path, dataset: Path) -> None:
+    for name, data in content(dataset).items():
+        s3.put_object(Bucket="clicks", Key=f"day/{name}", Body=data)
+    dlrm.train(*TRAIN, "trainer.epochs=1", "data.path=s3://clicks/day", output="s3://clicks/run")
+    for folder in ("disk", "s3://clicks/made"):
+        made = folder if folder != "disk" else str(stores.parent / folder)
+        shutil.rmtree(stores)
+        run = {"checkpoint": "s3://clicks/run"}
+        dlrm.export(
+            run,
+            {"data.path": "s3://clicks/day"},
+            "format=[parquet]",
+            "judgement=ignore",
+            output=f"{made}/export",
+        )
+        dlrm.predict("model=s3://clicks/run", "data.path=s3://clicks/day", output=f"{made}/scores.parquet")
+        dlrm.evaluate(run, output=f"{made}/metrics.json")
+    on_disk, kept = content(stores.parent / "disk"), objects(s3, "made")
+    assert kept.keys() == on_disk.keys() >= {"export/export.json", "scores.parquet", "metrics.json"}
+    assert [name for name in kept if name.endswith(".parquet") and kept[name] != on_disk[name]] == []
+
+
 @pytest.mark.long
-def test_preprocessing_killed_at_random_moments_on_empty_disks_ends_in_the_same_bytes(
+def test_preprocessing_killed_on_one_empty_disk_after_another_ends_in_the_same_bytes(
     s3: Any, tmp_path: Path, stores: Path
 ) -> None:
     (tmp_path / "log.tsv").write_bytes(make_clicks(60_000))
-    given = [*WORDS, f"input.train={tmp_path}/log.tsv", "shuffle=true"]
+    given = [*WORDS, f"input.train={tmp_path}/log.tsv", "shuffle=full"]
     succeed(command("preprocess", *given, f"output={tmp_path}/whole"), tmp_path)
     arguments = command("preprocess", *given, "output=s3://clicks/killed")
     draw = random.Random(0)
-    kept: set[str] = set()
-    for moment in [draw.uniform(1.5, 6.0) for _ in range(12)]:
+    seen: set[str] = set()
+    for wanted in sorted(draw.sample(range(1, 80), 8)):  # killed once the store has seen so many names
         process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(moment)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        kept |= {name for name in objects(s3, "killed") if is_mark(name)}
-        shutil.rmtree(stores)
+        while process.poll() is None and len(seen) < wanted:
+            seen |= objects(s3, "killed").keys()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        shutil.rmtree(stores, ignore_errors=True)
     succeed(arguments, tmp_path)
-    assert any(".work/" in name for name in kept)  # some work was taken over
+    assert any(is_record(name) for name in seen)  # some work was taken over
     assert objects(s3, "killed") == content(tmp_path / "whole")

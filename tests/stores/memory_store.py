@@ -19,8 +19,28 @@ class MemoryFolder(StoredFolder):
     objects: dict[str, bytes] = field(default_factory=dict)
     request: Callable[[str], None] = lambda what: None
 
+    leases: dict[str, bytes] = field(default_factory=dict)
+
     def list(self) -> dict[str, StoredFile]:
         return {name: _described(data) for name, data in self.objects.items()}
+
+    def link(self) -> None:
+        return None
+
+    def create(self, name: str, data: bytes) -> str | None:
+        return None if name in self.leases else self._written(name, data)
+
+    def replace(self, name: str, data: bytes, tag: str) -> str | None:
+        found = self.read(name)
+        return None if found is None or found[1] != tag else self._written(name, data)
+
+    def read(self, name: str) -> tuple[bytes, str] | None:
+        data = self.leases.get(name)
+        return None if data is None else (data, _described(data).tag)
+
+    def _written(self, name: str, data: bytes) -> str:
+        self.leases[name] = data
+        return _described(data).tag
 
     def get(self, name: str, path: Path) -> StoredFile:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,6 +60,8 @@ class MemoryFolder(StoredFolder):
 
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
+            if self.leases.pop(name, None) is not None:
+                continue
             self.request(f"delete {name}")
             self.objects.pop(name, None)
 

@@ -101,6 +101,17 @@ def test_two_commands_of_a_machine_do_not_work_on_one_folder(kept: KeptFolder) -
         kept.fetch()  # a reader takes what is there
 
 
+def test_a_part_of_a_folder_that_is_worked_on_is_left_alone(kept: KeptFolder) -> None:
+    with kept_folder(kept):
+        (kept.folder / "rows").mkdir(parents=True)
+        (kept.folder / "rows/new").write_bytes(b"1")
+        part = KeptFolder(MemoryFolder(f"{URL}/rows", {"old": b"2"}), kept.folder / "rows")
+        part.fetch()
+        assert contents(part.folder) == {"new": b"1"}
+    part.fetch()
+    assert contents(part.folder) == {"old": b"2"}
+
+
 def test_a_store_that_fails_at_the_end_is_an_error_that_says_what_to_do(
     kept: KeptFolder, store: MemoryFolder
 ) -> None:

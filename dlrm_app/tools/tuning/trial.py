@@ -26,6 +26,7 @@ from dlrm_app.errors import DlrmError, ExitCode
 from dlrm_app.records import ALWAYS, Format, Json, leaves
 from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.events import read_events
+from dlrm_app.stores.names import with_urls
 from dlrm_app.typed import setting, words_of
 
 POLL_SECONDS = 0.5
@@ -182,7 +183,7 @@ def write_study_settings(output: Path, metric: str, common: Settings) -> None:
     Raises DlrmError if the study has another metric or other settings, so that trials could not be compared. The
     number of threads decides no result.
     """
-    now = StudySettings(metric, {key: value for key, value in common.items() if key != THREADS})
+    now = StudySettings(metric, with_urls({key: value for key, value in common.items() if key != THREADS}))
     before = read_study_settings(output)
     if before is None:
         _FORMAT.write(output / SETTINGS_FILE, now)

@@ -7,7 +7,8 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,38 @@ def test_the_served_export_may_be_deleted(
     shutil.rmtree(tmp_path / "day")
     assert not follower.look()
     assert follower.serving.export.score(rows) == scores
+
+
+def loaded_packages() -> int:
+    """The number of compiled packages in this process's memory."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return len({line.split()[4] for line in lines if ".wrapper.so" in line})
+
+
+@pytest.mark.long
+def test_compiled_packages_that_were_replaced_are_unloaded(tmp_path: Path, mixed_export: Path) -> None:
+    """However many changes there are; a few libraries stay, because others use their symbols."""
+    days = [tmp_path / "one", tmp_path / "other"]
+    for number, day in enumerate(days):
+        shutil.copytree(mixed_export, day / "export")
+        record = json.loads((day / "export" / RECORD).read_text())
+        (day / "export" / RECORD).write_text(json.dumps({**record, "step": number}))
+    link, before = tmp_path / "published", loaded_packages()
+
+    def in_a_thread(work: Callable[[], Any]) -> Any:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(work).result()
+
+    move(link, days[0])
+    follower = Follower(link / "export", in_a_thread(lambda: open_served(link / "export")))
+    for change in range(1, 9):
+        move(link, days[change % 2])
+        assert in_a_thread(follower.look)
+        thread = follower.serving.export.thread
+        (answer,) = thread.submit(lambda: follower.serving.export.score([ScoringRequest([{}])])).result()
+        assert isinstance(answer, dict)
+        assert not in_a_thread(follower.look)
+    assert loaded_packages() - before <= 3
 
 
 @pytest.mark.slow
