@@ -13,7 +13,6 @@ Each raises ``ConfigError`` for settings that cannot work, before any work, ``Da
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor as Pool
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dlrm_app.api.commands import run
@@ -80,7 +79,7 @@ def predict(*settings: Given, **keywords: object) -> "Predictions":
 def load(
     path: str | os.PathLike[str], *, which: str = "newest", ema: bool = False, plugins: Sequence[str] = ()
 ) -> "Model":
-    """Loads a run, a checkpoint or an export, to score rows with it: ``load("run").predict(rows)``.
+    """Loads a run, a checkpoint or an export, also of a store, to score rows with it: ``load("run").predict(rows)``.
 
     ``which``: the checkpoint of a run: newest, or best (on val). ``ema``: uses the moving average of its dense weights,
     which optimizer.dense.ema_decay keeps. ``plugins``: files that register the run's architecture, if it is one of your
@@ -88,8 +87,9 @@ def load(
     of these.
     """
     from dlrm_app.inference.predict.model import load_model
+    from dlrm_app.stores.fetch import fetched
 
-    return load_model(Path(path), which, ema, plugins)
+    return load_model(fetched(os.fspath(path)), which, ema, plugins)
 
 
 def export(*settings: Given, **keywords: object) -> "Export":

@@ -7,6 +7,7 @@ triton: a package like aoti's with tables in plain torch, in a model repository 
 
 import logging
 import re
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ _LEAVES = ["IntNBitTableBatchedEmbeddingBagsCodegen"]
 """Modules that torchrec's tracer does not trace into, as in its tutorial."""
 
 
+_EXTRACTED = re.compile(r"/.*/aotinductor_\w+(?=/)")
+"""The temporary folder in the path of a mapped file of a package."""
 _AVX2 = {"avx2", "fma", "f16c", "bmi1", "bmi2"}
 _CPUS = {
     "avx2": ("x86-64-v3", 256, _AVX2),
@@ -177,12 +180,24 @@ def load_package(path: Path) -> Forward:
     keep_freed_memory()
     with _loading(path):
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), _NAME, False, 1, -1)
+    _delete_extracted()
 
     def run(inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         scores, logits = loader.boxed_run(list(inputs))
         return scores, logits
 
     return run
+
+
+def _delete_extracted() -> None:
+    """Deletes the files that the loader has extracted, which are mapped by now.
+
+    It deletes them itself when the model is freed, but commands end without destructors.
+    """
+    maps = Path("/proc/self/maps")
+    for line in maps.read_text(encoding="utf-8").splitlines() if maps.exists() else ():
+        if found := _EXTRACTED.search(line):
+            shutil.rmtree(found[0], ignore_errors=True)
 
 
 def load_script(path: Path) -> Forward:

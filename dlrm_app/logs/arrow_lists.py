@@ -7,6 +7,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.logs.escapes import unescaped
+from dlrm_app.logs.list_fields import NULLS_IN_BRACKETS
 from dlrm_app.logs.parquet_columns import TEXTS
 from dlrm_app.logs.spec import LogColumn
 
@@ -58,7 +60,11 @@ def _split_texts(
     is_empty = pc.is_in(texts, pa.array(["", *words], pa.large_string())) if words else pc.equal(texts, "")
     texts = pc.if_else(is_empty, None, texts)
     if column.brackets is None:
-        return pc.split_pattern(texts, column.separator), None
+        lists = pc.split_pattern(texts, column.separator)
+        if column.separator == " ":
+            return lists, None
+        elements = pc.utf8_trim(lists.values, _BLANKS)
+        return pa.ListArray.from_arrays(lists.offsets, elements, mask=pc.is_null(lists)), None
     texts = pc.utf8_trim(texts, _BLANKS)
     texts = pc.if_else(pc.equal(texts, ""), None, texts)
     inside = pc.utf8_trim(pc.utf8_slice_codeunits(texts, 1, -1), _BLANKS)
@@ -69,6 +75,9 @@ def _split_texts(
     lists = pc.split_pattern_regex(inside, _RUN) if has_runs else pc.split_pattern(inside, column.separator)
     written = pc.utf8_trim(lists.values, _BLANKS)
     elements = pc.replace_substring_regex(written, _IN_QUOTES, r"\1\2")
+    if column.kind == "string" and not column.whole:
+        elements = _without_escapes(elements, written)
+    elements = pc.if_else(pc.is_in(written, pa.array(NULLS_IN_BRACKETS, written.type)), None, elements)
     whole = pa.ListArray.from_arrays(lists.offsets, elements, mask=pc.is_null(lists))
     is_lost = pc.and_(
         pc.match_substring_regex(written, _LOST % column.brackets[0]),
@@ -78,6 +87,18 @@ def _split_texts(
     return whole, ~numbers_of(pc.fill_null(is_good, True).cast(pa.uint8())).astype(np.bool_) | (
         lost[1:] > lost[:-1]
     )
+
+
+def _without_escapes(elements: pa.Array, written: pa.Array) -> pa.Array:
+    """``elements`` without the escapes of those that are ``written`` in quotes."""
+    import pyarrow.compute as pc
+
+    is_escaped = pc.and_(pc.match_substring(written, "\\"), pc.match_substring_regex(written, _IN_QUOTES))
+    if not pc.any(is_escaped).as_py():
+        return elements
+    encoded = elements.dictionary_encode()
+    distinct = pa.array(map(unescaped, encoded.dictionary.to_pylist()), elements.type)
+    return pc.if_else(is_escaped, distinct.take(encoded.indices), elements)
 
 
 def split_weights(elements: pa.Array, mark: str) -> tuple[pa.Array, pa.Array]:

@@ -11,7 +11,7 @@ string   UTF-8 without NUL, see ``strings``; whole ones have no fraction
 time     seconds, or thousandths and so on, since 1970, or ISO 8601 text, also YYYYMMDD[HH[MM[SS]]], or text in a
          format; within the years 1 to 9999
 The *key* of a sparse value is its number for hex and integer columns (two's complement), FNV-1a of its bytes for
-strings. An empty field is absent; null words are those of ``null_words``. Positions are those of the first byte and of
+strings. Numbers and times, except formatted ones, are read without their outer blanks. An empty field is absent; null words are those of ``null_words``. Positions are those of the first byte and of
 the byte after the last one.
 """
 
@@ -49,7 +49,7 @@ FIRST_TIME, LAST_TIME = -62_135_596_800.0, 253_402_300_799.0
 FORMAT, NULLS = 3, 3 + ROOM
 """The positions of the format of times, and of the null words, in a column's codes."""
 
-NEWLINE, CARRIAGE_RETURN = ord("\n"), ord("\r")
+NEWLINE, CARRIAGE_RETURN, BLANK, _TAB = (ord(mark) for mark in "\n\r \t")
 _PLUS, _MINUS, _POINT, _ZERO, _LOWER_E = ord("+"), ord("-"), ord("."), ord("0"), ord("e")
 FLOAT32_LIMIT = 3.4028235677973366e38  # from here on a float64 rounds to an infinite float32
 LEAST_WEIGHT = 1.1754943508222875e-38
@@ -58,6 +58,22 @@ _POWERS = np.array([float(f"1e{exponent}") for exponent in range(309)])
 _MAX_INTEGER = np.uint64(2**63 - 1)
 _MAX_EXPONENT = 1 << 24  # more than a line has digits
 _MAX_MANTISSA = np.uint64(10**18)
+
+
+@njit_uncounted
+def is_blank(byte):  # type: ignore[no-untyped-def]  # compiled
+    """True for blanks, and for tabs and line breaks, which are others."""
+    return byte in (BLANK, _TAB, NEWLINE, CARRIAGE_RETURN)
+
+
+@njit_uncounted
+def trimmed(text, begin, behind):  # type: ignore[no-untyped-def]  # compiled
+    """The bounds of a text without its outer blanks."""
+    while begin < behind and is_blank(text[begin]):
+        begin += 1
+    while begin < behind and is_blank(text[behind - 1]):
+        behind -= 1
+    return begin, behind
 
 
 @njit_uncounted
@@ -101,6 +117,8 @@ def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compi
     kind = column[0]
     if kind in (LABEL, WEIGHT, ELEMENT_WEIGHT, VECTOR) or len(column) == NULLS:
         return False
+    if kind not in (KEY_HEX, KEY_STRING, KEY_WHOLE, TIME_FORMAT):
+        start, stop = trimmed(text, start, stop)
     if is_null_word(text, start, stop, column):
         return True
     if kind in (KEY_HEX, KEY_STRING, KEY_WHOLE, TIME_ISO, TIME_FORMAT):
@@ -224,7 +242,8 @@ def parse_format(text, start, stop, column):  # type: ignore[no-untyped-def]  # 
 
 @njit_uncounted
 def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (a label, weight, dense value or time (seconds since 1970) as float64; its state)."""
+    """Returns (a label, weight, dense value or time (seconds since 1970) as float64; its state). Outer blanks do not count."""
+    start, stop = trimmed(text, start, stop)
     if kind == LABEL:
         label, state = parse_label(text, start, stop)
         return np.float64(label), state
@@ -265,6 +284,7 @@ def parse_key(text, start, stop, kind, doubled):  # type: ignore[no-untyped-def]
     if kind in (ELEMENT_WEIGHT, VECTOR):
         number, state = parse_number(text, start, stop, kind)
         return np.float64(number + 0.0).view(np.uint64), state  # -0.0 has the bits of MISSING_KEY
+    start, stop = trimmed(text, start, stop)
     whole, state = parse_whole(text, start, stop)
     return np.uint64(whole) if state == PRESENT else MISSING_KEY, state
 

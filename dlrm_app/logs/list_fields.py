@@ -3,10 +3,22 @@
 import numpy as np
 
 from dlrm_app.kernels.compiled import njit_uncounted
-from dlrm_app.logs.fields import CARRIAGE_RETURN, ELEMENT_WEIGHT, NEWLINE, VECTOR, is_null, parse_key
-from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT
+from dlrm_app.logs.fields import (
+    BLANK,
+    ELEMENT_WEIGHT,
+    KEY_STRING,
+    VECTOR,
+    is_blank,
+    is_null,
+    parse_key,
+    trimmed,
+)
+from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT, parse_escaped
 
-_BLANK, _TAB, _APOSTROPHE, _QUOTE = (ord(mark) for mark in " \t'\"")
+NULLS_IN_BRACKETS = ("null", "NULL", "None", "nan", "NaN")
+"""Elements of lists in brackets that mean a missing value where they are not in quotes."""
+_NULLS = np.frombuffer("".join(f"{word}\n" for word in NULLS_IN_BRACKETS).encode(), np.uint8)
+_APOSTROPHE, _QUOTE, _BACKSLASH, _NEWLINE = (ord(mark) for mark in "'\"\\\n")
 _THREE_POINTS, _ELLIPSIS = np.frombuffer(b"...", np.uint8), np.frombuffer("…".encode(), np.uint8)
 
 
@@ -15,7 +27,7 @@ def parse_list(text, begin, behind, column, doubled, lists, row):  # type: ignor
     """Reads the elements of a list. Returns 1 good, 0 bad, -1 no room. An empty field is an empty list."""
     kind, slot, separator, mark = column[0], column[1], column[2] & 0xFF, (column[2] >> 24) & 0xFF
     opening, closing, weights = (column[2] >> 8) & 0xFF, (column[2] >> 16) & 0xFF, column[2] >> 32
-    has_runs = opening > 0 and separator == _BLANK
+    has_runs = opening > 0 and separator == BLANK
     ends, keys, spans = lists
     index = ends[slot, row]
     shift = ends[weights, row] - index if mark > 0 else 0
@@ -26,17 +38,22 @@ def parse_list(text, begin, behind, column, doubled, lists, row):  # type: ignor
     at = begin
     while begin < behind and at <= behind:
         stop = at
-        while stop < behind and text[stop] != separator and not (has_runs and _is_blank(text[stop])):
+        while stop < behind and text[stop] != separator and not (has_runs and is_blank(text[stop])):
             stop += 1
         if index == keys.shape[1] or index + shift == keys.shape[1]:
             return -1
-        first, last, behind_value = at, stop, stop
+        first, last, behind_value, is_escaped = at, stop, stop, False
+        if separator != BLANK or opening > 0:
+            first, last = trimmed(text, at, stop)
         if opening > 0:
-            first, last = _trimmed(text, at, stop)
             inside = _unquoted(text, first, last, doubled)
             if inside[0] == first and _is_lost(text, first, last, opening):
                 return 0
-            first, last = inside
+            is_escaped = inside[0] > first and kind == KEY_STRING and _has_escapes(text, first, last)
+            if inside[0] == first and _is_null_in_brackets(text, first, last):
+                last = first
+            else:
+                first, last = inside
         if mark > 0:
             behind_value = last - 1
             while behind_value > first and text[behind_value] != mark:
@@ -46,13 +63,16 @@ def parse_list(text, begin, behind, column, doubled, lists, row):  # type: ignor
                 return 0
             keys[weights, index + shift] = bits
             last = behind_value
-        keys[slot, index], state = parse_key(text, first, last, kind, doubled)
+        if is_escaped:
+            keys[slot, index], state = parse_escaped(text, first, last, doubled)
+        else:
+            keys[slot, index], state = parse_key(text, first, last, kind, doubled)
         if state == BAD or (state == ABSENT and kind in (ELEMENT_WEIGHT, VECTOR)):
             if not is_null(text, first, last, column):
                 return 0
             keys[slot, index] = MISSING_KEY
         if spans.shape[1] > 0:
-            spans[slot, index, 0] = first
+            spans[slot, index, 0] = ~first if is_escaped else first
             spans[slot, index, 1] = last if doubled < 0 else -last
         index += 1
         at = _after_separators(text, stop, behind, has_runs)
@@ -65,17 +85,17 @@ def parse_list(text, begin, behind, column, doubled, lists, row):  # type: ignor
 @njit_uncounted
 def _within_brackets(text, begin, behind, opening, closing):  # type: ignore[no-untyped-def]  # compiled
     """Returns the bounds of what the brackets hold; of an empty field as it is; negative without brackets."""
-    begin, behind = _trimmed(text, begin, behind)
+    begin, behind = trimmed(text, begin, behind)
     if begin == behind:
         return begin, behind
     if behind - begin < 2 or text[begin] != opening or text[behind - 1] != closing:
         return -1, -1
-    return _trimmed(text, begin + 1, behind - 1)
+    return trimmed(text, begin + 1, behind - 1)
 
 
 @njit_uncounted
 def _after_separators(text, at, behind, has_runs):  # type: ignore[no-untyped-def]  # compiled
-    while has_runs and at + 1 < behind and _is_blank(text[at + 1]):
+    while has_runs and at + 1 < behind and is_blank(text[at + 1]):
         at += 1
     return at + 1
 
@@ -101,18 +121,25 @@ def _begins(text, first, last, word):  # type: ignore[no-untyped-def]  # compile
 
 
 @njit_uncounted
-def _is_blank(byte):  # type: ignore[no-untyped-def]  # compiled
-    """True for blanks, and for tabs and line breaks, which are others in lists in brackets."""
-    return byte in (_BLANK, _TAB, NEWLINE, CARRIAGE_RETURN)
+def _is_null_in_brackets(text, first, last):  # type: ignore[no-untyped-def]  # compiled
+    begin = 0
+    while begin < len(_NULLS):
+        end, is_same = begin, True
+        while _NULLS[end] != _NEWLINE:
+            is_same = is_same and first + end - begin < last and text[first + end - begin] == _NULLS[end]
+            end += 1
+        if is_same and end - begin == last - first:
+            return True
+        begin = end + 1
+    return False
 
 
 @njit_uncounted
-def _trimmed(text, begin, behind):  # type: ignore[no-untyped-def]  # compiled
-    while begin < behind and _is_blank(text[begin]):
-        begin += 1
-    while begin < behind and _is_blank(text[behind - 1]):
-        behind -= 1
-    return begin, behind
+def _has_escapes(text, first, last):  # type: ignore[no-untyped-def]  # compiled
+    for place in range(first, last):  # noqa: SIM110  # numba compiles no generators
+        if text[place] == _BACKSLASH:
+            return True
+    return False
 
 
 @njit_uncounted

@@ -68,6 +68,9 @@ BRACKETS = ("[]", "()", "{}")
 
 
 MAX_NULL = 255
+_MAX_NAME = 220
+"""Bytes of a column's name; file systems have 255 for the name of a file, which has marks of its own."""
+_FILE_NAME = f"leave out /, NUL and a dot in front, and take at most {_MAX_NAME} bytes"
 MAX_SIZE = 1 << 16
 """The most numbers of a vector."""
 
@@ -370,7 +373,7 @@ def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
             Problem("dataset.label", f"must be a column with the role label, {listed(labels)}", value=label)
         )
     return faults + [
-        Problem("dataset.columns", f"has a column {name!r}, and a column also names a file", "leave out /")
+        Problem("dataset.columns", f"has a column {name!r}, and a column also names a file", _FILE_NAME)
         for name in names
         if not is_column_name(name)
     ]
@@ -378,4 +381,6 @@ def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
 
 def is_column_name(name: object) -> bool:
     """True if ``name`` can stand in the name of a file."""
-    return isinstance(name, str) and name != "" and "/" not in name and not name.startswith(".")
+    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= _MAX_NAME:
+        return False
+    return "/" not in name and "\0" not in name and not name.startswith(".")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.kernels.hashing import FNV_START, NO_KEY, add_byte, as_key
+from dlrm_app.logs.escapes import byte_of, character_at
 from dlrm_app.logs.iso_times import is_word, moment_of
 
 MISSING_KEY = NO_KEY
@@ -58,6 +59,19 @@ def parse_string(text, start, stop, doubled):  # type: ignore[no-untyped-def]  #
     if not is_ascii and not _is_utf8(text, start, stop):
         return MISSING_KEY, BAD
     return as_key(key), PRESENT
+
+
+@njit_uncounted
+def parse_escaped(text, start, stop, doubled):  # type: ignore[no-untyped-def]  # compiled
+    """``parse_string`` of a text with escapes: the key of the text that they mean."""
+    key, at = FNV_START, start
+    while at < stop:
+        code, size, at = character_at(text, at, stop, doubled)
+        if code == 0:
+            return MISSING_KEY, BAD
+        for place in range(size):
+            key = add_byte(key, byte_of(code, size, place))
+    return (as_key(key), PRESENT) if _is_utf8(text, start, stop) else (MISSING_KEY, BAD)
 
 
 @njit_uncounted

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig, PreprocessConfig
-from dlrm_app.encoding.column_settings import chosen, new_numbers, per_column
+from dlrm_app.encoding.column_settings import bucket_name, chosen, new_numbers, per_column
 from dlrm_app.encoding.columns import MIN_COUNT, base_transform
 from dlrm_app.logs.read_spec import cross_name
 from dlrm_app.logs.spec import Spec
@@ -107,7 +107,7 @@ def choose(
         choice = _choose_ids(summary, [column.name for column in spec.sparse] + crosses, choice)
     if dense.transform == AUTO:
         choice = _choose_transforms(summary, choice)
-    choice = _choose_buckets(summary, choice)
+    choice = _choose_buckets(summary, spec, choice)
     if dense.target_columns == AUTO:
         has_columns = choice.dense.bucket_columns or any(c.separator is None for c in spec.sparse)
         if has_clicks and has_columns and summary.rows <= STUDIED_ROWS:
@@ -239,14 +239,17 @@ def is_count(numbers: DenseSummary) -> bool:
     return low >= -1 and has_tail
 
 
-def _choose_buckets(summary: SampleSummary, choice: Choice) -> Choice:
+def _choose_buckets(summary: SampleSummary, spec: Spec, choice: Choice) -> Choice:
     # with few rows in each bucket, more buckets lose more by badly learnt vectors than they gain
     most = MORE_BUCKETS if summary.rows >= MORE_BUCKETS * BUCKET_ROWS else BUCKETS
     if choice.dense.bucket_columns == AUTO:
+        taken = {column.name for column in (*spec.columns, *spec.derived) if column.role != "ignore"}
         varied = [
             name
             for name, numbers in summary.dense.items()
-            if len(set(numbers.quantiles)) > 1 and (summary.rows <= STUDIED_ROWS or not is_count(numbers))
+            if bucket_name(name) not in taken
+            and len(set(numbers.quantiles)) > 1
+            and (summary.rows <= STUDIED_ROWS or not is_count(numbers))
         ]
         why = "one id per range, so the effect need not be monotonic"
         choice = choice.with_dense(

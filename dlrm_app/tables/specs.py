@@ -158,12 +158,15 @@ def _specs_of_dataset(
     """A spec for each feature, or group of features. With pooling=attention, lists with weights are summed by these."""
     group_of = {group[0]: group for group in groups if len(group) > 1}
     lists = {name for group in group_of.values() for name in group[1:]}
-    specs = []
+    specs, taken = [], {feature for feature in feature_rows if "." not in feature}
     for feature, rows in feature_rows.items():
         if feature not in lists:
             group = list(group_of.get(feature, (feature,)))
-            # a CSV's header may have dots, torch's module names may not
-            spec = {"name": f"t_{feature.replace('.', '_')}", "rows": rows, "features": group}
+            name = feature.replace(".", "_")  # a CSV's header may have dots, torch's module names may not
+            while name != feature and name in taken:
+                name += "_"
+            taken.add(name)
+            spec = {"name": f"t_{name}", "rows": rows, "features": group}
             if config.pooling == ATTENTION:
                 spec["pooling"] = {ATTENTION: feature} if attending([group], weighted) else "sum"
             specs.append(spec)

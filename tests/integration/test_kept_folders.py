@@ -173,6 +173,8 @@ def test_exports_scores_and_evaluations_are_kept(s3: Any, log: Path, stores: Pat
         )
         dlrm.predict("model=s3://clicks/run", "data.path=s3://clicks/day", output=f"{made}/scores.parquet")
         dlrm.evaluate(run, output=f"{made}/metrics.json")
+    shutil.rmtree(stores)
+    assert dlrm.load("s3://clicks/run") is not None
     on_disk, kept = content(stores.parent / "disk"), objects(s3, "made")
     assert kept.keys() == on_disk.keys() >= {"export/export.json", "scores.parquet", "metrics.json"}
     assert [name for name in kept if name.endswith(".parquet") and kept[name] != on_disk[name]] == []

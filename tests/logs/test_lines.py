@@ -134,7 +134,18 @@ def check(text: bytes, spec: Spec, capacity: int = 7) -> None:
 digits = st.text("0123456789", min_size=1, max_size=20)
 junk = st.binary(max_size=6).filter(lambda piece: b"\n" not in piece)
 NASTY = b"- + . 1e e5 1. .5 -0 1e400 1e-400 nan inf 0x1 NULL \\N -1 1_0 9223372036854775807".split()
-NASTY += [b"", b" 1", b"-9223372036854775808", b"3.4028235677973366e38", b"\xd9\xa1", b"1" * 30]
+NASTY += [
+    b"",
+    b" ",
+    b" 1",
+    b"1\t ",
+    b" -1",
+    b" NULL ",
+    b"-9223372036854775808",
+    b"3.4028235677973366e38",
+    b"\xd9\xa1",
+    b"1" * 30,
+]
 integers = st.one_of(st.integers(-300, 300), st.integers(-(1 << 65), 1 << 65)).map(
     lambda value: str(value).encode()
 )

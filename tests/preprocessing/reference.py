@@ -20,6 +20,7 @@ MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d)[tT ](\d\d:\d\d)(?:(:\d\d)(?:\.(\d+))?)?([zZ]|[+-]\d\d(?::?\d\d)?)?", re.ASCII
 )
 MAX_LINE = 1 << 20
+BLANKS = b" \t\r\n"
 
 
 @dataclass
@@ -94,6 +95,7 @@ def label_of(field: bytes) -> int | None:
 
 
 def parse_value(column: LogColumn, field: bytes, nulls: tuple[str, ...]) -> object:
+    field = field.strip(BLANKS) if column.kind in ("integer", "float") or column.separator else field
     if field == b"" or is_null(column, field, nulls):
         return MISSING
     if column.kind == "integer" and INTEGER.fullmatch(field) and abs(int(field)) < 1 << 63:
@@ -152,10 +154,11 @@ def parse_line(line: bytes, spec: Spec) -> Row:
         if how == "badly":
             raise Bad(column.name)
         if column.role == "label":
-            row.label = label_of(field)
+            row.label = label_of(field.strip(BLANKS))
             if row.label is None:
                 raise Bad(column.name)
         elif column.role == OTHER_LABEL:
+            field = field.strip(BLANKS)
             is_missing = field == b"" or is_null(column, field, nulls)
             others[column.name] = None if is_missing else label_of(field)
             if not is_missing and others[column.name] is None:

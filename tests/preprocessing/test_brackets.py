@@ -83,13 +83,19 @@ def test_lists_in_brackets_equal_lists_with_a_separator(tmp_path: Path, form: st
         assert table_of(parquet).equals(table_of(expected))
 
 
-texts = st.text("[]1a ,'\"\t-", max_size=12)
+texts = st.text("[]1a ,;'\"\t-", max_size=12)
+escapes = st.lists(
+    st.sampled_from(["\\", '"', "'", "u00e9", "\\ud83d", "\\ude00", "\\x41", "n", ",", " ", "null", "None"]),
+    max_size=9,
+).map(lambda parts: '["' + "".join(parts) + '"]')
 
 
-@given(st.lists(texts, min_size=1, max_size=6))
-def test_any_text_is_the_same_in_text_and_parquet(lists: list[str]) -> None:
+@given(lists=st.lists(texts | escapes, min_size=1, max_size=6))
+@pytest.mark.parametrize("brackets", ["[]", None])
+def test_any_text_is_the_same_in_text_and_parquet(lists: list[str], brackets: str | None) -> None:
     for kind in ("integer", "string"):
-        column = {"name": "x", "role": "sparse", "kind": kind, **BRACKETS}
+        column = {"name": "x", "role": "sparse", "kind": kind, **BRACKETS, "brackets": brackets}
+        column |= {"separator": ","} if brackets else {"separator": ";"}
         form = read_spec(DatasetConfig(**{**description(), "header": False, "columns": [column]}))
         lines = "".join(f'"{text.replace(chr(34), 2 * chr(34))}"\n' for text in lists).encode()
         parser = Parser(form, len(lists))
@@ -99,6 +105,49 @@ def test_any_text_is_the_same_in_text_and_parquet(lists: list[str]) -> None:
         rows = [row for raw in cursor.rows(len(lists), None) for row in rows_of(raw, form)]
         assert [reject.line for reject in rejects] == [reject.line for reject in cursor.take_rejects()]
         assert rows_of(parser.take(), form) == rows
+
+
+ODD = [
+    ["café", 'say "hi"', "it's"],
+    [None, '5" disc', "a\\b"],
+    ["😀", None],
+    ["tab\tend", "C:\\dir"],
+    ["x"],
+] * 20
+
+
+def quoted(items: list[Any], separator: str) -> str:
+    return separator.join("" if item is None else item for item in items)
+
+
+@pytest.mark.parametrize("form", ["json", "python", "blanks"])
+@pytest.mark.parametrize("stored", ["csv", "parquet"])
+def test_odd_elements_equal_those_of_lists_of_parquet(tmp_path: Path, form: str, stored: str) -> None:
+    """Missing ones, escapes, and blanks around elements without brackets."""
+    written = {"json": json.dumps, "python": str, "blanks": lambda items: quoted(items, " | ")}[form]
+    keys: dict[str, Any] = {**BRACKETS} if form != "blanks" else {"separator": "|"}
+    lists = {"native": ODD, stored: list(map(written, ODD))}
+    numbers = [[1, None], [2, 3]] * 50
+    as_text = [written([None if n is None else str(n) for n in each]) for each in numbers]
+    as_text = [text.replace("'", "").replace('"', "") for text in as_text]
+    tables, vocabularies = [], []
+    for name, words in lists.items():
+        ids = numbers if name == "native" else as_text
+        table = pa.table({"clicked": [n % 2 for n in range(len(words))], "ids": ids, "words": words})
+        path = tmp_path / f"{name}.{'csv' if name == 'csv' else 'parquet'}"
+        if name == "csv":
+            with path.open("w", newline="") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerows([table.column_names, *(row.values() for row in table.to_pylist())])
+        else:
+            pq.write_table(table, path)
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(description(**keys)))
+        settings = [f"dataset={tmp_path}/{name}.yaml", f"input.train={path}", "encoding=vocab"]
+        made = run(tmp_path / f"{name}_out", *settings, "encoding.min_count=1", "rejects.max_fraction=0")
+        tables.append(table_of(made))
+        vocabularies.append(pq.read_table(tmp_path / f"{name}_out/vocab/words.parquet"))
+    assert tables[0].equals(tables[1])
+    assert vocabularies[0].equals(vocabularies[1])
 
 
 def test_a_text_without_its_brackets_is_rejected_by_name(tmp_path: Path) -> None:

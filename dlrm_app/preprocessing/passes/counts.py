@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.hashing import mix
+from dlrm_app.logs.escapes import byte_of, character_at
 from dlrm_app.logs.strings import MISSING_KEY, canonical_texts
 
 NUM_BUCKETS = 256
@@ -138,10 +139,12 @@ def gather_texts(
 ) -> pa.Array:
     """The strings at ``spans`` [E, 2] of ``text``, in the notation that their keys are of.
 
-    If the end of a span is negative, doubled quotes become single. ``is_whole``: of a column with ``whole``.
+    If the end of a span is negative, doubled quotes become single; if its beginning is ~ the place, escapes are replaced.
+    ``is_whole``: of a column with ``whole``.
     """
     ends = np.zeros(len(spans) + 1, np.int32)
-    data = np.empty(int((np.abs(spans[:, 1]) - spans[:, 0]).sum()), np.uint8)
+    first = np.maximum(spans[:, 0], ~spans[:, 0])
+    data = np.empty(int((np.abs(spans[:, 1]) - first).sum()), np.uint8)
     _gather(text, spans, quote, ends, data)
     ends, data = canonical_texts(ends, data[: ends[-1]], is_whole)
     return pa.StringArray.from_buffers(len(spans), pa.py_buffer(ends), pa.py_buffer(data))
@@ -152,6 +155,13 @@ def _gather(text, spans, quote, ends, data):  # type: ignore[no-untyped-def]  # 
     at = 0
     for i in range(len(spans)):
         position, stop = spans[i, 0], abs(spans[i, 1])
+        if position < 0:
+            position, doubled = ~position, quote if spans[i, 1] < 0 else -1
+            while position < stop:
+                code, size, position = character_at(text, position, stop, doubled)
+                for place in range(size):
+                    data[at] = byte_of(code, size, place)
+                    at += 1
         while position < stop:
             byte = text[position]
             data[at] = byte

@@ -20,6 +20,7 @@ class Proposed(NamedTuple):
     weights: str | None = None
     padding: str | None = None
     whole: bool | None = None
+    format: str | None = None
     note: str = ""
     makes: tuple[str, ...] = ()
     """The kinds of columns to derive from it."""
@@ -27,7 +28,7 @@ class Proposed(NamedTuple):
     def entry(self) -> dict[str, object]:
         """The keys of its line."""
         values = self._asdict()
-        return {key: values[key] for key in self._fields[:8] if values[key] is not None}
+        return {key: values[key] for key in self._fields[:9] if values[key] is not None}
 
 
 def as_yaml(
@@ -56,6 +57,7 @@ def as_yaml(
         f"  - {_flow({'name': f'{each.name}_{kind}', 'kind': kind, 'of': each.name})}"
         for each in proposed
         for kind in each.makes
+        if f"{each.name}_{kind}" not in {other.name for other in proposed}
     ]
     return "\n".join([*lines, *["derived:"] * bool(made), *made, ""])
 

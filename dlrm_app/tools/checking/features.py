@@ -10,9 +10,10 @@ from dlrm_app.logs.read_spec import is_column_name
 from dlrm_app.tools.checking.description import Proposed
 from dlrm_app.tools.checking.lists import WHOLE, ListForm, elements_of, find_separator, weight_mark
 from dlrm_app.tools.checking.notations import first_note, have_lost_digits
-from dlrm_app.tools.checking.sample import Sample, SampledColumn, words_of
+from dlrm_app.tools.checking.sample import BLANKS, Sample, SampledColumn, words_of
 from dlrm_app.tools.checking.text_form import COMMA, FLOAT, NOT_UTF8, all_fit
-from dlrm_app.tools.checking.times import time_kind, wrong_times
+from dlrm_app.tools.checking.time_formats import formats_of, has_clock, unread_times
+from dlrm_app.tools.checking.times import is_moment_name, time_kind, wrong_times
 
 _OUTCOME = re.compile(
     r"y|label|target|click(ed)?|conver(t|ted|sion)|purchased?|bought|buy|order(ed)?|install(ed)?|liked?|follow(ed)?"
@@ -52,7 +53,21 @@ def is_outcome(name: str) -> bool:
 
 def propose_feature(column: SampledColumn, sample: Sample, taken: str) -> Proposed:
     """Proposes how to read a feature. ``taken``: marks that cannot separate the elements of lists."""
-    return _without_role(column, sample) or _list(column, taken) or _single(column)
+    found = _without_role(column, sample) or _list(column, taken) or _single(column)
+    is_text = found.role == "sparse" and found.kind != "integer" and found.separator is None
+    if is_text and (example := _padded_example(column)):
+        both = f"{example!r} and {example.strip(BLANKS)!r} are two ids"
+        cure = f"write values without them: df['{found.name}'].str.strip() in pandas"
+        return found._replace(note=f"guess: blanks around values count, {both}; {cure}")
+    return found
+
+
+def _padded_example(column: SampledColumn) -> str:
+    """A text that occurs with outer blanks and without, as CHAR(n) and VARCHAR write it; empty if there is none."""
+    if column.was_padded:
+        return f" {next(iter(column.counts))}"
+    padded = (text for text in column.counts if text != text.strip(BLANKS))
+    return next((text for text in padded if text.strip(BLANKS) in column.counts), "")
 
 
 def _without_role(column: SampledColumn, sample: Sample) -> Proposed | None:
@@ -60,7 +75,9 @@ def _without_role(column: SampledColumn, sample: Sample) -> Proposed | None:
     name, num_values = column.name, len(column.counts)
     if not is_column_name(name):
         return Proposed(
-            name, "ignore", note="its name is empty, holds / or begins with a dot; rename it to use it"
+            name,
+            "ignore",
+            note="its name is empty, too long, holds / or NUL, or begins with a dot; rename it to use it",
         )
     if column.has("\ufffd"):
         first = f", the first {sample.bad_byte}" * bool(sample.bad_byte)
@@ -73,6 +90,8 @@ def _without_role(column: SampledColumn, sample: Sample) -> Proposed | None:
         is_hourly = kind != "iso" or column.has(":") or column.fits(r"\d{10,}")
         makes = ("hour", "weekday") if is_hourly else ("weekday",)
         return Proposed(name, "time", kind, note="guess", makes=makes)
+    if content_of(column.stored) == TEXT and (found := _formatted_time(column)):
+        return found
     if is_outcome(name) and not _IDENTIFIER.search(name) and not is_list(column.stored):
         return Proposed(name, "ignore", note=f"guess: {_outcome_note(column)}")
     if _WEIGHT.fullmatch(name) and column.fits(FLOAT):
@@ -84,6 +103,22 @@ def _without_role(column: SampledColumn, sample: Sample) -> Proposed | None:
     if note := first_note(column):
         return Proposed(name, "ignore", note=f"guess: {note}")
     return None
+
+
+def _formatted_time(column: SampledColumn) -> Proposed | None:
+    """A time in a format of its own; None for others."""
+    if unread_times(column.counts):
+        note = "guess: times with names of days, or whole names of months, which no format reads"
+        note += "; write 2026-11-23 17:09:08"
+        return Proposed(column.name, "ignore", note=note)
+    if not (forms := formats_of(column.counts, is_moment_name(column.name))):
+        return None
+    if len(forms) > 1:
+        both = " or ".join(f'"{form}"' for form in forms)
+        note = f"guess: times whose day and month are not told apart by any value; role: time, format: {both}"
+        return Proposed(column.name, "ignore", note=note)
+    makes = ("hour", "weekday") if has_clock(forms[0]) else ("weekday",)
+    return Proposed(column.name, "time", format=forms[0], note="guess", makes=makes)
 
 
 def _outcome_note(column: SampledColumn) -> str:

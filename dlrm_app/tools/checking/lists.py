@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.logs.list_fields import NULLS_IN_BRACKETS
 from dlrm_app.logs.parquet_columns import is_list
-from dlrm_app.tools.checking.sample import SampledColumn
+from dlrm_app.tools.checking.sample import BLANKS, CERTAIN_NULLS, SampledColumn
 from dlrm_app.tools.checking.text_form import FLOAT, all_fit
 
 WHOLE = r"[+-]?\d{1,18}"
@@ -44,13 +45,15 @@ class ListRows(NamedTuple):
 
 
 def elements_of(text: str, form: ListForm) -> list[str]:
-    """The elements of a list as text, without brackets, quotes and weights."""
+    """The elements of a list as text, without brackets, quotes and weights; empty where they are missing."""
     if form.brackets is None:
         found = text.split(form.separator)
+        found = [item.strip(BLANKS) for item in found] if form.separator != " " else found
+        found = ["" if item.lower() in CERTAIN_NULLS else item for item in found]
     else:
         inside = text.strip()[1:-1]
         parts = inside.split() if form.separator == " " else inside.split(form.separator)
-        items = (item.strip() for item in parts)
+        items = ("" if item.strip() in NULLS_IN_BRACKETS else item.strip() for item in parts)
         found = [item[1:-1] if re.fullmatch("'.*'|\".*\"", item) else item for item in items]
     return found if form.weights is None else [item.partition(form.weights)[0] for item in found]
 
@@ -80,8 +83,8 @@ def find_separator(column: SampledColumn, taken: str) -> tuple[ListForm, set[str
     for mark in _SEPARATORS:
         if mark in taken or column.has(re.escape(mark)) < _LIST_SHARE:
             continue
-        elements = {part for value in column.counts for part in value.split(mark)} - {""}
-        form = ListForm(mark, None, weight_mark(elements))
+        parts = {item for value in column.counts for item in elements_of(value, ListForm(mark))} - {""}
+        form = ListForm(mark, None, weight_mark(parts))
         elements = {item for value in column.counts for item in elements_of(value, form)} - {""}
         if all_fit(WHOLE, elements) or (mark != " " and 2 * len(elements) <= len(column.counts)):
             return form, elements

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.logs.beginning import refuse_mark
 from dlrm_app.logs.null_words import INFINITE
-from dlrm_app.logs.parquet_columns import READABLE, content_of, is_list, run_ids_in
+from dlrm_app.logs.parquet_columns import READABLE, TEXT, content_of, is_list, run_ids_in
+from dlrm_app.logs.read_spec import MAX_NULL
 from dlrm_app.logs.rejects import LIKELY_NULLS
 from dlrm_app.logs.sources.file_kinds import BYTE_ORDER_MARK
 from dlrm_app.logs.sources.parquet_units import ParquetFeed, footer_of, units_of
@@ -23,16 +24,30 @@ from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.text_units import TextFeed
 from dlrm_app.table import Cell, share
 from dlrm_app.text import listed, percent
-from dlrm_app.tools.checking.text_form import FLOAT, all_fit, fields_of, form_of, odd_fields, refuse_twice
+from dlrm_app.tools.checking.text_form import (
+    COMMA,
+    FLOAT,
+    all_fit,
+    fields_of,
+    form_of,
+    odd_fields,
+    refuse_twice,
+)
 
 _FILES, _BYTES = 8, 8 << 20
 """The most files to read, and the bytes of all together."""
-_CERTAIN = ("null", "none", "n/a", "nan", "\\n")
+CERTAIN_NULLS = ("null", "none", "n/a", "nan", "\\n")
 """Words for a missing value in any column; other LIKELY_NULLS and infinite numbers count in columns of numbers only.
 """
+_IN_LISTS = re.compile(
+    rf"(?:^|[|;,\x02])\s*({'|'.join(map(re.escape, CERTAIN_NULLS))})\s*(?=[|;,\x02]|$)", re.IGNORECASE
+)
+"""A word for a missing value among the elements of a list."""
+BLANKS = " \t\r\n"
 _NO_MOMENT = r"0000-00-00([ T]00:00(:00(\.0+)?)?)?|[+-]?infinity"
 """Times that other programs write where none is known: MySQL, PostgreSQL."""
 MOMENT = r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|UTC|GMT|[+-]\d\d(:?\d\d)?))?)?"
+_PADDED = rf"{FLOAT}|{COMMA}|{MOMENT}|true|false"
 
 
 @dataclass
@@ -48,6 +63,8 @@ class SampledColumn:
     """The value of each row as bytes of text, null where it is missing; of lists, of each element."""
     lengths: list[NDArray[np.int64]] = field(default_factory=list)
     """The number of elements of each row's list; empty for others."""
+    was_padded: bool = False
+    """True if there were blanks around its numbers."""
 
     def add(self, values: pa.ChunkedArray) -> None:
         self.rows += len(values)
@@ -67,6 +84,19 @@ class SampledColumn:
         distinct, counts = pc.value_counts(texts.drop_null()).flatten()
         for text, count in zip(distinct.to_pylist(), counts.to_pylist(), strict=True):
             self.counts[text.decode("utf-8", "replace")] += count
+
+    def unpad(self) -> None:
+        """Leaves out the blanks around numbers and times; others keep theirs."""
+        bare = {value: value.strip(BLANKS) for value in self.counts}
+        words = {word for word in bare.values() if not word or word.lower() in LIKELY_NULLS}
+        if all(value == text for value, text in bare.items()) or not all_fit(
+            _PADDED, {*bare.values()} - words
+        ):
+            return
+        counts, self.counts, self.was_padded = self.counts, Counter(), True
+        for value, count in counts.items():
+            self.counts[bare[value]] += count
+        self.texts = [pc.utf8_trim(each.cast(pa.string()), BLANKS).cast(pa.binary()) for each in self.texts]
 
     def codes(self) -> tuple[NDArray[np.int64], list[str]]:
         """(for each row, or element of lists, the number of its value, -1 where it is missing; the values)."""
@@ -135,6 +165,9 @@ def sample_rows(sources: Sequence[InputFile]) -> Sample:
     sample = look(chosen_of(sources))
     if not sample.columns or not sample.columns[0].rows:
         raise ConfigError(Problem(str(sources[0].path), "has no rows", "give logs that have some"))
+    for column in sample.columns:
+        if content_of(column.stored) == TEXT:
+            column.unpad()
     sample.nulls.extend(sorted({word for column in sample.columns for word in _null_words(column)}))
     for column in sample.columns:
         for word in ("", *sample.nulls):
@@ -234,6 +267,15 @@ def _first_bad_byte(text: bytes, source: InputFile, first: InputFile) -> str:
 
 def _null_words(column: SampledColumn) -> list[str]:
     words = [value for value in column.counts if value.lower() in LIKELY_NULLS or INFINITE.fullmatch(value)]
+    blank = [value for value in column.counts if 0 < len(value) <= MAX_NULL and not value.strip(" \t")]
+    in_lists = {
+        word
+        for value in column.counts
+        if not re.match(r"\s*[\[({]", value)
+        for word in _IN_LISTS.findall(value)
+    } - {*column.counts}
+    if in_lists:
+        return [*blank, *in_lists, *(word for word in words if word.lower() in CERTAIN_NULLS)]
     none = [value for value in column.counts if re.fullmatch(_NO_MOMENT, value, re.IGNORECASE)]
     if none and (
         column.counts.keys() <= {"", *words, *none}
@@ -241,4 +283,4 @@ def _null_words(column: SampledColumn) -> list[str]:
     ):
         return [*words, *none]
     is_number = all_fit(FLOAT, column.counts.keys() - {"", *words})
-    return [word for word in words if is_number or word.lower() in _CERTAIN]
+    return [*blank, *(word for word in words if is_number or word.lower() in CERTAIN_NULLS)]

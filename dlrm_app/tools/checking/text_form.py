@@ -157,7 +157,8 @@ def _fitting(lines: Sequence[str], path: str) -> list[str]:
     found.sort(key=lambda delimiter: -fits[delimiter][0])
     if not found or fits[found[0]][0] < _MOSTLY:
         refuse_if(odd_fields(path, lines, found[0]) if found else [])
-        refuse_if(_before_the_table(path, lines, {each: rows for each, (_, rows) in fits.items()}))
+        tables = {each: rows for each, (_, rows) in fits.items()}
+        refuse_if(_unnamed_field(path, tables) or _before_the_table(path, lines, tables))
     if not found and all("::" in line for line in lines):
         raise ConfigError(
             Problem(path, "separates its fields by two characters, ::", "write one, as sed 's/::/\\t/g' does")
@@ -184,6 +185,27 @@ def _quote(lines: Sequence[str], mark: str) -> str | None:
         return '"'
     closed = re.compile(rf"(^|{mark})'[^']*{mark}[^']*'($|{mark})")
     return "'" if sum(map(bool, map(closed.search, lines))) > len(lines) / 2 else None
+
+
+def _unnamed_field(path: str, tables: Mapping[str, list[list[str]]]) -> list[Problem]:
+    """A problem if rows have one field more than their header: an empty last one, or names of rows in front."""
+    for delimiter, rows in tables.items():
+        longer = [row for row in rows[1:] if len(row) == len(rows[0]) + 1]
+        if len(longer) < max(_MOSTLY * (len(rows) - 1), 1) or len(rows[0]) < 2 or _is_header(longer):
+            continue
+        if not _is_header([rows[0], *(row[: len(rows[0])] for row in longer), *(row[1:] for row in longer)]):
+            continue
+        if not any(row[-1] for row in longer):
+            rule = f"ends its rows, but not its header, with a delimiter {delimiter!r}"
+            return [Problem(path, rule, f"write one behind the header too: sed '1s/$/{_in_sed(delimiter)}/'")]
+        rule = "has one field more in its rows than in its header, as R writes names of rows in front"
+        cure = f"leave them out (row.names = FALSE), or name them: sed '1s/^/row{_in_sed(delimiter)}/'"
+        return [Problem(path, rule, cure)]
+    return []
+
+
+def _in_sed(delimiter: str) -> str:
+    return {"\t": "\\t", "\x01": "\\x01"}.get(delimiter, delimiter)
 
 
 def _before_the_table(

@@ -1,9 +1,16 @@
 """dlrm-check on text files whose oddities come late or in other files than the first; proposals run as they stand."""
 
 import itertools
+import json
+import math
+import random
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -12,6 +19,7 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.tools.checking.raw_logs import check_raw
 from tests.preprocessing.running import AUTO, run
 from tests.refusals import refused
+from tests.small_run import train_here
 
 
 @pytest.fixture(autouse=True)
@@ -24,13 +32,13 @@ number = itertools.count()
 
 def proposed(given: str | list[str]) -> dict[str, Any]:
     """The proposal for files, by which all their rows are preprocessed into the folder ``out``."""
+    Path("log.yaml").unlink(missing_ok=True)
     text = check_raw(given, "log.yaml").yaml
     found: dict[str, Any] = yaml.safe_load(text)
     found["columns"] = {column.pop("name"): column for column in found["columns"]}
     found["notes"] = {
-        name: next(line.partition("#")[2] for line in text.splitlines() if f"name: {name}," in line)
+        name: next((line.partition("#")[2] for line in text.splitlines() if f"name: {name}," in line), "")
         for name in found["columns"]
-        if name
     }
     return found
 
@@ -102,3 +110,185 @@ def test_a_delimiter_that_fits_the_first_lines_alone_is_not_one() -> None:
     ]
     write("a.csv", "click|user;item|shop", rows)
     assert proposed("a.csv")["delimiter"] == "|"
+
+
+LISTS: dict[str, tuple[Callable[[list[Any]], str], dict[str, Any]]] = {
+    "commas": (lambda items: ", ".join(items), {"separator": ","}),
+    "semicolons": (lambda items: "; ".join(items), {"separator": ";"}),
+    "pipes": (lambda items: " | ".join(items), {"separator": "|"}),
+    "null_words": (lambda items: "|".join([*items, "NULL"]), {"separator": "|"}),
+    "json": (lambda items: json.dumps([*items, None]), {"separator": ",", "brackets": "[]"}),
+    "python": (lambda items: str([*items, None, math.nan]), {"separator": ",", "brackets": "[]"}),
+    "postgres": (lambda items: "{" + ",".join([*items, "NULL"]) + "}", {"separator": ",", "brackets": "{}"}),
+}
+
+
+@pytest.mark.parametrize("form", LISTS)
+@pytest.mark.parametrize("kind", ["string", "integer"])
+def test_an_element_has_one_id_and_missing_ones_have_none(form: str, kind: str) -> None:
+    written, keys = LISTS[form]
+    values = ["rock", "pop", "jazz", "café"] if kind == "string" else ["10", "11", "12", "13"]
+    draw = random.Random(1)
+    lists = [draw.sample(values, 1 + draw.randrange(3)) for _ in range(600)]
+    rows = [f"{r % 2}\ts{r % 5}\t{written(items)}" for r, items in enumerate(lists)]
+    write("a.tsv", "click\tshop\ttags", rows)
+    assert proposed("a.tsv")["columns"]["tags"] == {"role": "sparse", "kind": kind, **keys}
+    found = vocabularies("a.tsv", "tags")["tags"]
+    assert {str(value) for value in found} == {*values}
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_numbers_are_read_without_their_padding(form: str) -> None:
+    """As Oracle, SAS and printf write them, beside the same numbers without."""
+    draw = random.Random(1)
+    rows = [
+        (r % 2, draw.randrange(200), round(draw.expovariate(0.01), 2), draw.randrange(30)) for r in range(600)
+    ]
+    names = ["click", "position", "price", "shop_id"]
+    tables = []
+    for widths in (("", "", "", ""), ("2d", "6d", "9.2f", "5d")):
+        fields = [[format(value, width) for value, width in zip(row, widths, strict=True)] for row in rows]
+        fields[7][1], fields[8][3] = " " * 6 if widths[1] else "", " NULL" if widths[1] else "NULL"
+        if form == "parquet":
+            columns = zip(*fields, strict=True)
+            pq.write_table(pa.table(dict(zip(names, map(list, columns), strict=True))), "a.parquet")
+        else:
+            write("a.csv", ",".join(names), [",".join(row) for row in fields])
+        found = proposed(f"a.{form}")
+        assert [column["role"] for column in found["columns"].values()] == [
+            "label",
+            "dense",
+            "dense",
+            "sparse",
+        ]
+        assert found["columns"]["price"]["kind"] == "float"
+        assert found["columns"]["shop_id"]["kind"] == "integer"
+        output = Path(f"out{next(number)}")
+        run(output, "dataset=log.yaml", f"input.train=a.{form}", "rejects.max_fraction=0")
+        tables.append(pq.read_table(output / "train"))
+    assert tables[0].equals(tables[1])
+
+
+def test_padded_texts_are_named_and_fields_of_blanks_are_missing() -> None:
+    users = ["u1", "u1    ", "u2", "u2    "]
+    rows = [f"{r % 2},{users[r % 3 + r % 2]},{'      ' if r % 4 == 0 else f'c{r % 3}'}" for r in range(600)]
+    write("a.csv", "click,user,city", rows)
+    found = proposed("a.csv")
+    assert found["null_values"] == [" " * 6]
+    assert "blanks around values count, so 'u1    ' and 'u1' are two ids" not in found["notes"]["city"]
+    assert "'u1    ' and 'u1' are two ids; write values without them: df['user']" in found["notes"]["user"]
+    assert vocabularies("a.csv", "city")["city"] == {"c0", "c1", "c2"}
+
+
+ROWS = [f"{r % 2},u{r % 9},{r % 50}" for r in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "rule", "cure"),
+    [
+        (
+            [f"{row}," for row in ROWS],
+            "ends its rows, but not its header, with a delimiter ','",
+            "sed '1s/$/,/'",
+        ),
+        ([f"{k},{row}" for k, row in enumerate(ROWS)], "has one field more...", "sed '1s/^/row,/'"),
+    ],
+)
+def test_rows_with_one_field_more_than_the_header_are_named_with_a_cure_that_works(
+    lines: list[str], rule: str, cure: str
+) -> None:
+    write("a.csv", "click,user,price", lines)
+    with refused(ConfigError, "a.csv", rule, f"...{cure}"):
+        check_raw("a.csv", None)
+    command = cure.removeprefix("sed ").strip("'")
+    mended = subprocess.run(["sed", command, "a.csv"], check=True, capture_output=True, text=True).stdout
+    Path("a.csv").write_text(mended)
+    assert {"click", "user", "price"} < {*proposed("a.csv")["columns"]}
+    assert vocabularies("a.csv", "user")["user"] == {f"u{user}" for user in range(9)}
+
+
+MOMENTS = [datetime(2026, 1 + r % 12, 1 + r % 28, r % 24, r % 60, r % 50, 500_000) for r in range(600)]
+FORMATS = [
+    "%d.%m.%Y",
+    "%m/%d/%Y %I:%M %p",
+    "%d-%b-%y",
+    "%d-%b-%y %I.%M.%S.%f %p",
+    "%b %d, %Y",
+    "%Y-%m-%d %H",
+    "%Y-%m-%d %H:%M:%S,%f",
+    "%d/%b/%Y:%H:%M:%S %z",
+    "%d %b %Y %H:%M:%S %z",
+]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_times_are_proposed_with_the_one_format_that_reads_them(form: str) -> None:
+    times = [moment.replace(tzinfo=UTC).strftime(form) for moment in MOMENTS]
+    write(
+        "a.tsv", "click\tshop\tseen", [f"{r % 2}\ts{r % 5}\t{time.upper()}" for r, time in enumerate(times)]
+    )
+    assert proposed("a.tsv")["columns"]["seen"] == {"role": "time", "format": form}
+    shown = ["%H", "%I"]
+    names = [
+        name for name in ("seen_hour", "seen_weekday") if "weekday" in name or any(s in form for s in shown)
+    ]
+    found = vocabularies("a.tsv", *names)
+    assert {int(value) for value in found["seen_weekday"]} == {moment.weekday() for moment in MOMENTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("day", lambda r: f"{1 + r % 12:02d}/{1 + r % 5:02d}/2026", '"%d/%m/%Y" or "%m/%d/%Y"'),
+        ("sent", lambda r: f"Mon, {1 + r % 28} Nov 2026 17:09:08 +0000", "names of days"),
+        ("day", lambda r: f"November {1 + r % 28}, 2026", "whole names of months"),
+    ],
+)
+def test_times_that_no_format_or_several_read_are_left_out_with_a_note(
+    name: str, value: Callable[[int], str], word: str
+) -> None:
+    write("a.tsv", f"click\tshop\t{name}", [f"{r % 2}\ts{r % 5}\t{value(r)}" for r in range(600)])
+    found = proposed("a.tsv")
+    assert found["columns"][name] == {"role": "ignore"}
+    assert word in found["notes"][name]
+
+
+@pytest.mark.parametrize(
+    "value", [lambda r: f"{r % 30}.{r % 12}.{r % 20}", lambda r: f"10.0.{r % 9}.{r % 99}"]
+)
+def test_versions_and_addresses_are_no_times(value: Callable[[int], str]) -> None:
+    write("a.tsv", "click\tshop\tversion", [f"{r % 2}\ts{r % 5}\t{value(r)}" for r in range(600)])
+    assert proposed("a.tsv")["columns"]["version"] == {"role": "sparse", "kind": "string"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["hash", "vocab"])
+def test_the_proposal_for_odd_names_and_values_trains_as_it_stands(encoding: str) -> None:
+    """Names that others would be made of, or that cannot name a file, beside odd values."""
+    draw = random.Random(1)
+    columns: dict[str, Callable[[int], str]] = {
+        "ts": lambda r: f"{MOMENTS[r % 600]:%Y-%m-%d %H:%M:%S}",
+        "ts_hour": lambda r: str(MOMENTS[r % 600].hour),
+        "seen": lambda r: f"{MOMENTS[r % 600]:%d-%b-%y}",
+        "price": lambda _: f"{draw.expovariate(0.1):9.2f}",
+        "price_bucket": lambda r: f"p{r % 5}",
+        "user.id": lambda r: f"u{r % 9}",
+        "user_id": lambda r: f"{r % 7:5d}",
+        "n" * 220: lambda r: f"a{r % 4}",
+        "n" * 221: lambda r: f"a{r % 4}",
+        "a\0b": lambda r: f"b{r % 4}",
+        "tags": lambda _: "; ".join(draw.sample(["rock", "pop", "jazz"], 2)),
+        "items": lambda r: json.dumps([r % 11, None]),
+        "words": lambda r: json.dumps(["café", None, f"w{r % 5}"]),
+    }
+    rows = [
+        "\t".join([str(draw.randrange(2)), *(value(r) for value in columns.values())]) for r in range(1200)
+    ]
+    write("a.tsv", "\t".join(["click", *columns]), rows)
+    found = proposed("a.tsv")["columns"]
+    assert [name for name in columns if found[name]["role"] == "ignore"] == ["n" * 221, "a\0b"]
+    settings = [each for each in AUTO if not each.startswith("encoding=")]
+    settings += [f"encoding={encoding}", "split.val=0.2", "rejects.max_fraction=0"]
+    run(Path("out"), "dataset=log.yaml", "input.train=a.tsv", *settings)
+    trained = train_here(Path("run"), "data.path=out")
+    assert trained.best_val_auc
