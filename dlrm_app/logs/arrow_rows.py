@@ -274,8 +274,6 @@ class ArrowCursor(Position):
             self._parse(digits_of(array), reading, values, states, spans)
             if column.kind == "string" and pa.types.is_floating(kind):
                 states[(states == PRESENT) & are_rounded(array)] = BAD
-            elif (is_beyond := is_beyond_years(array)) is not None:
-                states[is_beyond] = BAD
         else:
             numbers = numeric(array, column)
             parts = *numbers_and_nulls(numbers), pa.types.is_floating(numbers.type)
@@ -289,8 +287,8 @@ class ArrowCursor(Position):
             words = reading.nulls
             if words and len(nulls := null_numbers(reading.content, words, kind, numbers.type)):
                 set_missing(parts[0], nulls, missing, values, states)
-            if (is_beyond := is_beyond_years(array)) is not None:
-                states[is_beyond] = BAD
+        if (is_beyond := is_beyond_years(array)) is not None:
+            states[is_beyond] = BAD
 
     def _parse(
         self,
