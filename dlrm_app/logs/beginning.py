@@ -46,8 +46,9 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
             raise ConfigError(
                 Problem(name, f"begins with {odd}, before its header", "leave it out: tail -n +2")
             )
+        are_quoted = spec.quote is None and {f'"{column.name}"' for column in spec.columns} & {*names}
         cure = f"{cures.columns}, or {cures.no_header} if the first line is data"
-        spec = other = spec.in_columns(names, labels, name, cure, cures.quote)
+        spec = other = spec.in_columns(names, labels, name, cures.quote if are_quoted else cure)
         text = text._replace(start=behind)
     else:
         described = {column.name.casefold() for column in spec.columns}

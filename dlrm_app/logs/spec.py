@@ -233,13 +233,11 @@ class Spec:
             self, columns=tuple(map(_unweighted, self.columns)), order=tuple(map(_unweighted, self.order))
         )
 
-    def in_columns(
-        self, names: Sequence[str], labels: bool | None, file: str, cure: str, of_quotes: str | None = None
-    ) -> "Spec":
+    def in_columns(self, names: Sequence[str], labels: bool | None, file: str, cure: str) -> "Spec":
         """The format of ``file``, whose columns are ``names``; columns that are not described are ignored.
 
         ``labels``: True if the label is read; None reads it if it exists. Raises ConfigError, with ``cure``, for
-        missing columns; with ``of_quotes`` if their names are in quotes.
+        missing columns.
         """
         by_lower = {name.strip().casefold(): name for name in names}
         if labels is None:
@@ -253,9 +251,7 @@ class Spec:
             others = [f"{by_lower[n.casefold()]!r} is not {n!r}" for n in lacking if n.casefold() in by_lower]
             hint = f" ({', '.join(others[:3])}: case and spaces count)" if others else ""
             known_names = f"{', '.join(lacking)}{hint}; it has {listed(names, 12)}"
-            are_quoted = spec.quote is None and any(f'"{name}"' in names for name in lacking)
-            cure_of_names = of_quotes if are_quoted and of_quotes else cure
-            faults.append(Problem(file, f"lacks the columns {known_names}", cure_of_names))
+            faults.append(Problem(file, f"lacks the columns {known_names}", cure))
         refuse_if(faults)
         return replace(spec, order=tuple(by_name.get(name, LogColumn(name, "ignore")) for name in names))
 
