@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dlrm_app.config.days import described_log, tables_to_begin
 from dlrm_app.config.overrides import Settings
-from dlrm_app.dataset.columns import vectors_in
+from dlrm_app.dataset.columns import repeated_columns, vectors_in, weighted_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.encoding.column_settings import new_columns, new_numbers
 from dlrm_app.errors import ConfigError
@@ -26,7 +26,8 @@ def refuse_new_columns(called: Mapping[str, Settings], parent: Manifest, model: 
     spec = read_spec(with_one_label(described_log(called["preprocess"])), crosses)
     ids = {column.name: column.num_embeddings for column in parent.sparse}
     ids |= dict.fromkeys(new_columns(parent, spec), 1)
-    tables = resolve_tables(tables_config, ids, vectors=vectors_in(parent))
+    groups = repeated_columns(parent), weighted_columns(parent)
+    tables = resolve_tables(tables_config, ids, *groups, vectors_in(parent))
     features = [feature for table in tables for feature in table.features]
     features += [column.name for column in spec.looked_up if column.name not in ids]
     features += [column.name for column in spec.vectors]

@@ -41,6 +41,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "shop": shop,
             "city": random.integers(0, 9, ROWS),
             "price": random.integers(1, 99, ROWS),
+            "seen": ["|".join(map(str, each)) for each in random.integers(0, 30, (ROWS, 3))],
         }
         path = folder / "log" / f"dt={name}"
         path.mkdir(parents=True)
@@ -85,3 +86,14 @@ def test_a_new_column_that_no_table_reads_is_no_new_feature(log: Path, tmp_path:
     learn([*described(log, output, [], NAMES[0]), f"train.tables={tables}"])
     learn([*described(log, output, ["features"], NAMES[1]), f"train.tables={tables}"])
     assert [*lines(output)] == NAMES[:2]
+
+
+@pytest.mark.slow
+def test_a_day_attends_to_the_lists_that_share_a_vocabulary(log: Path, tmp_path: Path) -> None:
+    seen = '{name: seen, role: sparse, kind: integer, separator: "|"}'
+    path = describe(tmp_path, [*(each for each in COLUMNS if "order" not in each), seen], name="log_seen")
+    for last in NAMES[:2]:
+        words = [word for word in days_words(log / "log", tmp_path / "out", last) if "dataset=" not in word]
+        shared = ["preprocess.encoding.shared=[[shop,seen]]", "train.tables.pooling=attention"]
+        learn([*words, f"dataset={path}", "gate.max_known_rows=1", "days.export=false", *shared])
+    assert [*lines(tmp_path / "out")] == NAMES[:2]
