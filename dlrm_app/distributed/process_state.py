@@ -45,18 +45,21 @@ def own_torch() -> Iterator[None]:
     """Computes in the block as in a process of its own, in float32, whatever torch.autocast, torch.no_grad,
     torch.inference_mode and torch.set_default_dtype the program is in.
     """
-    dtype = torch.get_default_dtype()
+    dtype, caches = torch.get_default_dtype(), torch.is_autocast_cache_enabled()
+    casts = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     torch.set_default_dtype(torch.float32)
+    # not by the contexts of torch: within one, casts of weights are kept until it ends, however often these are trained
+    for device in casts:
+        torch.set_autocast_enabled(device, False)
+        torch.set_autocast_cache_enabled(False)
     try:
-        with (
-            torch.autocast("cpu", enabled=False),
-            torch.autocast("cuda", enabled=False),
-            torch.inference_mode(False),
-            torch.enable_grad(),
-        ):
+        with torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
         torch.set_default_dtype(dtype)
+        for device in casts:
+            torch.set_autocast_enabled(device, True)
+        torch.set_autocast_cache_enabled(caches)
 
 
 @contextmanager

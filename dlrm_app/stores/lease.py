@@ -20,6 +20,7 @@ from dlrm_app.errors import DataError, DlrmError, Problem
 from dlrm_app.records import from_json
 from dlrm_app.stores.names import cache_folder
 from dlrm_app.stores.objects import LEASE, StoredFolder
+from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ def held_lease(folder: StoredFolder) -> Iterator[Callable[[], None]]:
 
 
 def _encoded(holder: Holder) -> bytes:
-    return json.dumps(asdict(holder)).encode()
+    return json_text(asdict(holder)).encode()
 
 
 def _holder(data: bytes) -> Holder:

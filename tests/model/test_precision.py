@@ -33,6 +33,16 @@ def test_bf16_trains_like_plain_torch_in_bf16() -> None:
     assert {value.dtype for value in weights.values()} == {torch.float32}
 
 
+def test_a_training_within_autocast_is_the_same() -> None:
+    """Casts of weights that torch keeps until autocast ends would be those of the first step."""
+    for words in ([], ["trainer.precision=bf16"]):
+        losses = train_both(compose_train(*words))[0]
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(train_both(compose_train(*words))[0], losses)
+            assert torch.is_autocast_enabled("cpu")
+            assert torch.is_autocast_cache_enabled()
+
+
 def test_bf16_training_evaluates_in_fp32() -> None:
     config = compose_train("trainer.precision=bf16")
     with start_runtime(num_threads=1) as runtime:
