@@ -61,6 +61,8 @@ def _name_faults(name: str, before: Sequence[str], columns: Sequence[str]) -> li
     """Problems of a label's name. ``before``: the labels before it."""
     if name in before:
         return [Problem("", "is named twice", "name each label once")]
+    if "|" in name:  # its metrics would be those of a label given another
+        return [Problem("", "has a name with |, and order|click stands for order given click", "rename it")]
     if name not in columns:
         cure = f"give its column role: label, or use one of {listed(columns)}"
         return [Problem("", "is not a column with the role label", cure)]

@@ -155,6 +155,10 @@ REFUSED = {
     "[{order: {given: clicked}}, clicked]": ("order: given", "is not for the first label"),
     "[clicked, age]": ("age", "is not a column with the role label"),
     "[clicked, clicked]": ("clicked", "is named twice"),
+    '[clicked, "order|clicked"]': (
+        "order|clicked",
+        "has a name with |, and order|click stands for order given click",
+    ),
     "[clicked, {like: {loss_weight: 0}}]": ("like: loss_weight", "must be a number above 0, up to 1e+06"),
     "[clicked, {like: {loss_weight: 1.1e6}}]": ("like: loss_weight", "must be a number above 0, up to 1e+06"),
     "[clicked, {like: {loss_weight: many}}]": ("like: loss_weight", "must be a number above 0, up to 1e+06"),
