@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]
@@ -27,8 +26,8 @@ def torchrun(ranks: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
 
 
-def on_two_machines(folders: Sequence[Path], words: Sequence[str], timeout: float = 300) -> None:
-    """Runs a command on two ranks whose machines have ``folders`` as local sides of stores; both must end well."""
+def start_two_machines(folders: Sequence[Path], words: Sequence[str]) -> list["subprocess.Popen[str]"]:
+    """Starts a command on two ranks whose machines have ``folders`` as local sides of stores, each in a session."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -43,13 +42,28 @@ def on_two_machines(folders: Sequence[Path], words: Sequence[str], timeout: floa
         "-m",
         "dlrm_app.cli",
     ]
-    with ThreadPoolExecutor(2) as threads:
-        each = [
-            threads.submit(succeed, [*start, *words], folder.parent, timeout, DLRM_STORE_FOLDER=str(folder))
-            for folder in folders
-        ]
-        for machine in each:
-            machine.result()
+    machines = []
+    for folder in folders:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "DLRM_STORE_FOLDER": str(folder)}
+        with folder.with_suffix(".log").open("w") as log:
+            machines.append(
+                subprocess.Popen(
+                    [*start, *words],
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    text=True,
+                    start_new_session=True,
+                )
+            )
+    return machines
+
+
+def on_two_machines(folders: Sequence[Path], words: Sequence[str], timeout: float = 300) -> None:
+    """As ``start_two_machines``, to the end; both must end well."""
+    machines = start_two_machines(folders, words)
+    codes = [machine.wait(timeout) for machine in machines]
+    assert codes == [0, 0], "\n".join(folder.with_suffix(".log").read_text()[-3000:] for folder in folders)
 
 
 def run(

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from dlrm_app.errors import DataError, DlrmError, Problem
 from dlrm_app.stores.fetch import KeptFolder
@@ -32,7 +33,7 @@ from dlrm_app.stores.local import (
     write_known,
 )
 from dlrm_app.stores.objects import StoredFile, file_checksum
-from dlrm_app.stores.parts import ELSEWHERE
+from dlrm_app.stores.parts import ELSEWHERE, GONE
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Mirror:
         changed = [name for name in changed if not is_mark(name) or marks.get(name) == now[name]]
         if not (is_last or gone or any(map(is_mark, changed))):
             changed = [name for name in changed if name not in self._known and _is_calm(now[name])]
-        if not (changed or gone):
+        if not (changed or gone or self._gone_elsewhere()):
             return
         self._check()
         try:
@@ -97,7 +98,7 @@ class Mirror:
             send(name for name in changed if name not in self._again)
             self._delete(name for name in gone if is_mark(name))
             self._delete(name for name in gone if not is_mark(name))
-            self._delete_of_others(gone)
+            self._delete_of_others()
             send(name for name in changed if name in self._again)
 
     def end(self) -> None:
@@ -115,12 +116,14 @@ class Mirror:
         for name in [name for name in self._known if self._folder / name in ELSEWHERE]:
             del self._known[name]
 
-    def _delete_of_others(self, gone: Iterable[str]) -> None:
-        """Deletes the files that other machines have sent to folders whose marks are ``gone``."""
-        folders = {(self._folder / name).parent for name in gone if is_mark(name)}
-        if places := {path for path in ELSEWHERE if path.parent in folders and not path.parent.exists()}:
-            self._stored.delete([path.relative_to(self._folder).as_posix() for path in places])
-            ELSEWHERE.difference_update(places)
+    def _gone_elsewhere(self) -> set[Path]:
+        """The files that other machines have sent to folders that are deleted."""
+        return {place for place in GONE if self._folder in place.parents}
+
+    def _delete_of_others(self) -> None:
+        if places := self._gone_elsewhere():
+            self._stored.delete([place.relative_to(self._folder).as_posix() for place in places])
+            GONE.difference_update(places)
 
     def _changed(self, now: Mapping[str, FileState]) -> list[str]:
         """The files with other bytes than the store has. Files that were written again as they were are noted."""

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 ELSEWHERE: set[Path] = set()
 """Local places of files that are only in the store and on other machines, for the mirror in this process."""
+GONE: set[Path] = set()
+"""Those of them whose folder was deleted: the mirror deletes them in the store."""
 SECONDS_TO_SEND = 600.0
 """The longest that a file of another machine may be on its way."""
 _MOST_PAUSE, _LOOK_SECONDS = 60.0, 0.02
@@ -78,7 +80,20 @@ def bring_file(stored: StoredFolder, name: str, path: Path, digest: str) -> None
 
 def note_elsewhere(folder: Path, names: Iterable[str]) -> None:
     """Lets the mirror leave the files ``names`` of ``folder`` to the machines that have sent them."""
-    ELSEWHERE.update(Path(os.path.normpath(folder.absolute())) / name for name in names)
+    places = {_absolute(folder) / name for name in names}
+    ELSEWHERE.update(places)
+    GONE.difference_update(places)
+
+
+def note_deleted(folder: Path) -> None:
+    """Lets the mirror delete the files of ``folder`` that other machines have sent."""
+    places = {place for place in ELSEWHERE if place.parent == _absolute(folder)}
+    GONE.update(places)
+    ELSEWHERE.difference_update(places)
+
+
+def _absolute(folder: Path) -> Path:
+    return Path(os.path.normpath(folder.absolute()))
 
 
 def _until_it_succeeds(act: Callable[[], object]) -> None:

@@ -5,6 +5,7 @@ import random
 import shutil
 import signal
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from threading import current_thread
@@ -40,11 +41,15 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def objects(s3: Any, folder: str) -> dict[str, bytes]:
+def names(s3: Any, folder: str) -> list[str]:
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket="clicks", Prefix=f"{folder}/")
-    keys = [each["Key"] for page in pages for each in page.get("Contents", [])]
+    return [each["Key"].removeprefix(f"{folder}/") for page in pages for each in page.get("Contents", [])]
+
+
+def objects(s3: Any, folder: str) -> dict[str, bytes]:
     return {
-        key.removeprefix(f"{folder}/"): s3.get_object(Bucket="clicks", Key=key)["Body"].read() for key in keys
+        name: s3.get_object(Bucket="clicks", Key=f"{folder}/{name}")["Body"].read()
+        for name in names(s3, folder)
     }
 
 
@@ -221,10 +226,34 @@ def test_preprocessing_killed_on_one_empty_disk_after_another_ends_in_the_same_b
     for wanted in sorted(draw.sample(range(1, 80), 8)):  # killed once the store has seen so many names
         process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None and len(seen) < wanted:
-            seen |= objects(s3, "killed").keys()
+            seen |= {*names(s3, "killed")}
         process.send_signal(signal.SIGKILL)
         process.wait()
         shutil.rmtree(stores, ignore_errors=True)
     succeed(arguments, tmp_path)
     assert any(is_record(name) for name in seen)  # some work was taken over
     assert objects(s3, "killed") == content(tmp_path / "whole")
+
+
+@pytest.mark.long
+def test_a_training_killed_on_one_empty_disk_after_another_ends_with_the_same_weights(
+    s3: Any, tmp_path: Path, stores: Path, dataset: Path
+) -> None:
+    for name, data in content(dataset).items():
+        s3.put_object(Bucket="clicks", Key=f"day/{name}", Body=data)
+    given = [*TRAIN, "trainer.epochs=6", "checkpoint.every_steps=4", "evaluation.test=false"]
+    succeed(command("train", *given, f"data.path={dataset}", f"output={tmp_path}/whole"), tmp_path)
+    arguments = command("train", *given, "data.path=s3://clicks/day", "output=s3://clicks/run", "resume=auto")
+    draw, steps = random.Random(0), list[int]()
+    for _ in range(3):
+        process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = [*steps]
+        while process.poll() is None and steps[-1:] == before[-1:]:
+            marks = [name for name in names(s3, "run") if name.endswith("complete.json")]
+            steps += sorted({int(name.split("/")[1].removeprefix("step-")) for name in marks} - {*steps})
+        time.sleep(draw.random())  # also within the next save
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        shutil.rmtree(stores, ignore_errors=True)
+    succeed(arguments, tmp_path)
+    assert tensors(objects(s3, "run")) == tensors(content(tmp_path / "whole"))

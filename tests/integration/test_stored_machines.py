@@ -1,45 +1,64 @@
 """Ranks on two machines, which share a store and no disk, train into one run there."""
 
 import json
+import os
 import shutil
+import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.commands import command, on_two_machines, succeed
-from tests.integration.test_kept_folders import objects, tensors
+from tests.commands import command, on_two_machines, start_two_machines, succeed, wait_until
+from tests.integration.test_kept_folders import names, objects, tensors
 from tests.loader.dataset_fixture import write_dataset
 from tests.preprocessing.running import content
-from tests.small_run import SMALL, final_bytes
+from tests.small_run import SMALL
 
 pytestmark = pytest.mark.long
 
-TRAIN = ["train", *SMALL, "trainer.threads=1", "report.enabled=false", "evaluation.test=false"]
-IN_STORE = ["data.path=s3://clicks/day", "output=s3://clicks/run", "checkpoint.keep_last=1", "resume=auto"]
+TRAIN = [*SMALL, "trainer.threads=1", "report.enabled=false", "evaluation.test=false", "trainer.epochs=30"]
+TRAIN += ["checkpoint.every_steps=20", "checkpoint.keep_last=1", "trainer.timeout_minutes=1"]
+IN_STORE = ["data.path=s3://clicks/day", "output=s3://clicks/run", "resume=auto"]
 
 
-def test_two_machines_train_into_one_run_and_empty_ones_resume_it(
+def marks(s3: Any) -> set[str]:
+    return {name for name in names(s3, "run") if name.endswith("complete.json")}
+
+
+def has_saved_since(s3: Any, seen: set[str]) -> bool:
+    return bool(marks(s3) - seen)
+
+
+def test_two_machines_train_into_one_run_and_empty_ones_continue_after_a_loss(
     s3: Any, tmp_path: Path, stores: Path
 ) -> None:
     rows = {"train": 2048, "val": 512}
     disk = write_dataset(tmp_path / "disk", rows, rows_per_group=128, rows_per_shard=128)
     for name, data in content(disk.folder).items():
         s3.put_object(Bucket="clicks", Key=f"day/{name}", Body=data)
-    given = [f"data.path={disk.folder}", f"output={tmp_path}/run", "trainer.epochs=2"]
-    succeed(command(TRAIN[0], *TRAIN[1:], *given, ranks=2), tmp_path)
+    succeed(command("train", *TRAIN, f"data.path={disk.folder}", f"output={tmp_path}/run", ranks=2), tmp_path)
     folders = [tmp_path / "here", tmp_path / "there"]
-    on_two_machines(folders, [*TRAIN, *IN_STORE, "trainer.epochs=1"])
-    for folder in folders:  # each has written its own rank's file alone
-        assert len([*folder.rglob("*.tensors")]) <= 1
-        shutil.rmtree(folder)
-    on_two_machines(folders, [*TRAIN, *IN_STORE, "trainer.epochs=2"])
-    kept = objects(s3, "run")
-    saved = {name.rpartition("/")[2]: data for name, data in tensors(kept).items()}
-    assert saved == final_bytes(tmp_path / "run")
-    assert saved.keys() == {"rank-00000.tensors", "rank-00001.tensors"}
-    # the checkpoint before is gone, with what the other machine had sent
-    assert len({name.split("/")[1] for name in kept if name.startswith("checkpoints/")}) == 1
+    seen = set[str]()
+    for killed, emptied in ((1, [1]), (0, [0, 1])):
+        machines = start_two_machines(folders, ["train", *TRAIN, *IN_STORE])
+        wait_until(partial(has_saved_since, s3, seen), 240, "a checkpoint")
+        os.killpg(machines[killed].pid, signal.SIGKILL)  # torchrun on the other one notices
+        assert machines[1 - killed].wait(240) != 0
+        seen |= marks(s3)
+        if killed:  # the first time each has written its own rank's file alone
+            for rank, folder in enumerate(folders):
+                assert {path.name for path in folder.rglob("*.tensors")} <= {f"rank-0000{rank}.tensors"}
+        for number in emptied:  # another machine in its place
+            shutil.rmtree(folders[number])
+    on_two_machines(folders, ["train", *TRAIN, *IN_STORE])
+    # the newest checkpoint and the best one, and nothing of the others
+    kept, on_disk = objects(s3, "run"), content(tmp_path / "run")
+    assert tensors(kept) == tensors(on_disk)
+    assert {name for name in kept if name.startswith("checkpoints/")} == {
+        name for name in on_disk if name.startswith("checkpoints/")
+    }
     evaluated = command(
         "evaluate", "checkpoint=s3://clicks/run", "split=val", f"output={tmp_path}/evaluated.json"
     )

@@ -15,7 +15,7 @@ from dlrm_app.stores.fetch import KeptFolder
 from dlrm_app.stores.local import files_in, in_order
 from dlrm_app.stores.mirror import Mirror, kept_folder
 from dlrm_app.stores.names import local_place
-from dlrm_app.stores.parts import note_elsewhere
+from dlrm_app.stores.parts import note_deleted, note_elsewhere
 from tests.stores.memory_store import KilledError, MemoryFolder
 
 URL = "s3://bucket/work"
@@ -240,6 +240,6 @@ def test_files_that_another_machine_has_sent_stay_until_their_mark_is_deleted(
     (folder / "rank-1").write_bytes(b"theirs")  # read again here
     mirror.send(is_last=True)
     shutil.rmtree(folder)
-    (kept.folder / "checkpoints/other").write_bytes(b"")
-    mirror.send(is_last=True)
-    assert store.objects.keys() == {"checkpoints/other"}
+    note_deleted(folder)
+    mirror.send()
+    assert store.objects == {}

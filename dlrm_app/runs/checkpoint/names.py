@@ -12,7 +12,7 @@ from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import sync_folder
 from dlrm_app.locks import SharedLock, shared_lock, unlink_unlocked
 from dlrm_app.runs.checkpoint.marker import MARKER, Marker, read_marker, write_marker
-from dlrm_app.stores.parts import ELSEWHERE
+from dlrm_app.stores.parts import ELSEWHERE, note_deleted
 
 REPLACED = ".replaced"
 NAME = re.compile(r"step-(\d{9,})$")
@@ -165,7 +165,7 @@ def looks_whole(folder: Path) -> bool:
 def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
     """Deletes all checkpoints of ``parent`` except the newest and the best on val.
 
-    Damaged ones are kept and not counted.
+    Damaged ones are kept and not counted; those without a marker are deleted.
 
     One that is being read (``hold_checkpoint``) is deleted by a later call.
     """
@@ -174,6 +174,10 @@ def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
     for path in whole:
         # the marker first, so that a half-deleted folder is not a checkpoint
         if path not in keep and unlink_unlocked(path / MARKER):
+            shutil.rmtree(path)
+            note_deleted(path)
+    for path in parent.iterdir():  # half deleted, or half sent to a store, when a process was killed
+        if NAME.match(path.name) and path.is_dir() and not (path / MARKER).exists():
             shutil.rmtree(path)
     for pattern in (".step-*.partial", f".step-*{REPLACED}"):  # left by interrupted saves
         for path in parent.glob(pattern):

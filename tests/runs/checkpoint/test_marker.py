@@ -210,6 +210,16 @@ def test_a_checkpoint_that_is_read_is_deleted_later(tmp_path: Path) -> None:
     assert [path.name for path in parent.iterdir()] == ["step-000000005"]
 
 
+def test_what_a_killed_process_has_half_deleted_goes_with_the_next_save(tmp_path: Path) -> None:
+    for step in (1, 2):
+        write_checkpoint(tmp_path, step, 0.5)
+    parent = tmp_path / "checkpoints"
+    (parent / "step-000000001" / "complete.json").unlink()
+    (parent / "step-000000001" / "rank-00000.tensors").write_bytes(b"")
+    remove_old(parent, keep_last=2, keep_best=0)
+    assert [path.name for path in parent.iterdir()] == ["step-000000002"]
+
+
 def test_a_checkpoint_is_let_go_with_its_last_holder(tmp_path: Path) -> None:
     """A reader that an error ends leaves no open file behind."""
     for step in (1, 2):
