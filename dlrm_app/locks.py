@@ -21,17 +21,20 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def held_lock(path: Path, refusal: str, wait_seconds: float = 0.0) -> Iterator[None]:
+def held_lock(
+    path: Path, refusal: str, wait_seconds: float = 0.0, look_seconds: float = 1.0
+) -> Iterator[None]:
     """Holds the lock file ``path`` while the block runs. The lock of a killed process is released too.
 
-    Raises DlrmError with ``refusal`` if another process still holds it after ``wait_seconds``. Where the file
+    Raises DlrmError with ``refusal`` if another process still holds it after ``wait_seconds``, in which it is tried
+    every ``look_seconds``. Where the file
     system has no locks, the block runs without one, with a warning.
     """
     deadline = time.monotonic() + wait_seconds
     while (file := _open_locked(path, "w", fcntl.LOCK_EX)) is None:
         if time.monotonic() >= deadline:
             raise DlrmError(refusal)
-        time.sleep(1)
+        time.sleep(look_seconds)
     with file:
         try:
             yield

@@ -1,10 +1,12 @@
 """Starting the commands as a user does: the installed script, or ranks under torchrun; and waiting for processes."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]
@@ -23,6 +25,31 @@ def command(name: str, *overrides: str, ranks: int = 1) -> list[str]:
 def torchrun(ranks: int) -> list[str]:
     """The arguments that start ranks on this machine; options, and a script or ``-m`` and a module, follow."""
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+
+
+def on_two_machines(folders: Sequence[Path], words: Sequence[str], timeout: float = 300) -> None:
+    """Runs a command on two ranks whose machines have ``folders`` as local sides of stores; both must end well."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "2"]
+    start = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *meet,
+        "--nproc-per-node",
+        "1",
+        "-m",
+        "dlrm_app.cli",
+    ]
+    with ThreadPoolExecutor(2) as threads:
+        each = [
+            threads.submit(succeed, [*start, *words], folder.parent, timeout, DLRM_STORE_FOLDER=str(folder))
+            for folder in folders
+        ]
+        for machine in each:
+            machine.result()
 
 
 def run(

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from dlrm_app.checksums import differences, file_difference
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.shard_sources import bring, source_of
 from dlrm_app.dataset.splits import Shard
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.text import listed
@@ -21,9 +22,11 @@ def verify_shards(manifest: Manifest, *, checksums: bool = False, part: int = 0,
     """Compares every shard with the manifest: its size, and with ``checksums`` its content.
 
     ``part``: compares only the shards of this part of ``num_parts``. Raises DataError naming every shard that is
-    missing or differs.
+    missing or differs. Shards that are brought later are compared then.
     """
     folder, shards_of_part = manifest.folder, list(manifest.shards)[part::num_parts]
+    if source := source_of(folder):
+        shards_of_part = [s for s in shards_of_part if not source.has(s) or (folder / s.path).is_file()]
     shards = {s.path: (s.bytes, s.checksum if checksums else None) for s in shards_of_part}
     if problems := differences(folder, shards):
         raise DataError(Problem(str(folder), "is damaged", SUGGESTION), *problems)
@@ -54,6 +57,7 @@ class ShardReader:
     def __init__(self, folder: Path, columns: Sequence[str]) -> None:
         self._folder = folder
         self._columns = columns
+        self.source = source_of(folder)
         self._footer = lru_cache(maxsize=FOOTERS)(self._read_footer)
 
     def read(self, shard: Shard, index: int) -> pa.Table:
@@ -62,6 +66,8 @@ class ShardReader:
         Raises DataError, naming the file, if it is missing, damaged or another file.
         """
         path = self._folder / shard.path
+        if self.source:
+            self.source.bring(shard)
         try:
             footer = self._footer(shard)
             with pq.ParquetFile(path, metadata=footer, page_checksum_verification=True) as file:
@@ -97,7 +103,7 @@ def mean_ids(manifest: Manifest) -> dict[str, float]:
     shards = [shard for shard in manifest.shards if shard.rows]
     if not wanted or not shards or manifest.path is None:
         return {}
-    path = manifest.path / shards[0].path
+    path = bring(manifest.path, shards[0])
     if not path.is_file():
         return {}
     try:

@@ -1,6 +1,6 @@
 """Parquet row groups → Rows, in the order of an epoch."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import accumulate
@@ -28,6 +28,7 @@ from dlrm_app.dataset.dictionary import IndexedRows
 from dlrm_app.dataset.encoding_files import ids_known_on
 from dlrm_app.dataset.manifest import KeptColumn, Manifest, SparseColumn, label_of
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
+from dlrm_app.dataset.splits import Shard
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, Problem
@@ -37,6 +38,26 @@ from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange
 from dlrm_app.loader.soft_labels import SoftLabels
 
 S = TypeVar("S", bound=np.generic)
+T = TypeVar("T")
+
+_BROUGHT_AT_ONCE, _BROUGHT_AHEAD = 16, 64
+"""Shards that come at the same time, and parts of shards that are asked for ahead of their use."""
+
+
+def when_brought(
+    shards: ShardReader, parts: Iterable[T], shard_of: Callable[[T], Shard]
+) -> Generator[T, None, None]:
+    """Yields ``parts`` of shards in order, each once its file is on this disk; the next ones come meanwhile."""
+    if (source := shards.source) is None:
+        yield from parts
+        return
+
+    def bring(part: T) -> T:
+        source.bring(shard_of(part))
+        return part
+
+    with closing(map_in_order(bring, parts, _BROUGHT_AT_ONCE, _BROUGHT_AHEAD)) as brought:
+        yield from brought
 
 
 def verify_together(manifest: Manifest, checksums: bool, runtime: Runtime) -> None:
@@ -236,8 +257,10 @@ class SplitReader:
             return self.decode(group, order.row_order(group, self.group_rows[group]), memory)
 
         lot = max(1, ROWS_TOGETHER // order.rows_per_lane)
-        decoded = map_in_order(decode, order.groups_by_need(start_step, lot), num_workers, 2 * num_workers)
-        with closing(decoded):
+        needed = order.groups_by_need(start_step, lot)
+        groups = when_brought(self._shards, needed, lambda group: self._groups[group][0])
+        decoded = map_in_order(decode, groups, num_workers, 2 * num_workers)
+        with closing(groups), closing(decoded):
             for step in range(start_step, order.num_steps, lot):
                 num_steps = min(lot, order.num_steps - step)
                 pieces = order.piece_array(step, num_steps)

@@ -14,6 +14,7 @@ from dlrm_app.stores.local import (
     FileState,
     Known,
     RememberedFile,
+    arrived,
     beside,
     fetching,
     files_in,
@@ -27,12 +28,15 @@ from dlrm_app.stores.local import (
 from dlrm_app.stores.names import cache_folder, is_in_store, local_place, url_of
 from dlrm_app.stores.objects import StoredFile, StoredFolder
 from dlrm_app.stores.room import hold, make_room
+from dlrm_app.stores.shards import bring_later, shards_in
 from dlrm_app.text import bytes_text, count
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 16
 """Files that are fetched at the same time."""
+Files = Mapping[str, StoredFile]
+"""Name → object."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +54,16 @@ class KeptFolder:
     def fetch(self) -> None:
         """Makes the local side equal to the store, unless a command on this machine is working on it.
 
-        Raises DataError if the store does not give a file.
+        The shards of a dataset are left: they come when they are read. Raises DataError if the store does not give a
+        file.
         """
-        self._fetch_unless_worked_on()
+        coming = self._fetch_unless_worked_on()
         if not self.folder.exists():
             self._fetch_through_link()
-        make_room()
+        make_room(coming)
 
-    def _fetch_unless_worked_on(self) -> None:
+    def _fetch_unless_worked_on(self) -> int:
+        """As ``fetch``; returns the bytes of the shards that are left."""
         hold(self.folder)
         with fetching(self.folder), ExitStack() as stack:
             try:
@@ -67,8 +73,10 @@ class KeptFolder:
                     if folder == self.folder or beside(folder, "work").is_file():
                         stack.enter_context(working(folder))
             except DlrmError:
-                return
-            _fetch(self.stored, self.folder)
+                return 0
+            left = _fetch(self.stored, self.folder, shards_in)
+        bring_later(self.stored, self.folder, left)
+        return sum(file.bytes for file in left.values())
 
     def _fetch_through_link(self) -> None:
         """Fetches what a link leads to, where the object itself, or one above it, is a link in the store."""
@@ -106,17 +114,25 @@ def fetched(path: str | Path) -> Path:
     return kept.folder
 
 
-def _fetch(source: StoredFolder, folder: Path) -> None:
+def _fetch(
+    source: StoredFolder, folder: Path, leave: Callable[[StoredFolder, Files], Files] = lambda _, stored: {}
+) -> dict[str, StoredFile]:
     """Makes ``folder`` equal to ``source`` if the store has changed since they were last equal.
 
     If it has not, the local side may be ahead: a killed command had not sent all that it had finished.
+    ``leave``: gives the files that are left, to be brought when they are read. Returns those that are not local.
     """
-    stored, known, local = source.list(), read_known(folder), dict(files_in(folder))
+    stored, local = source.list(), dict(files_in(folder))
+    known = arrived(read_known(folder), local)
     if not _differing(stored, known, local):
-        return
+        return {}
     wanted = [name for name in stored if not _has(name, stored[name], known, local)]
     _delete_outdated(folder, {*local} - {*stored} | {*local} & {*wanted})
     known = {name: _with_tag(known[name], stored[name]) for name in stored.keys() - wanted}
+    later = leave(source, stored)
+    left = {name: later[name] for name in wanted if name in later}
+    wanted = [name for name in wanted if name not in left]
+    known |= {name: RememberedFile.coming(file) for name, file in left.items()}
     if wanted:
         size = bytes_text(sum(stored[name].bytes for name in wanted))
         logger.info("fetching %s (%s) of %s", count(len(wanted), "file"), size, source)
@@ -128,9 +144,10 @@ def _fetch(source: StoredFolder, folder: Path) -> None:
         finally:
             threads.shutdown(cancel_futures=True)
             write_known(folder, known)
+    return left
 
 
-def _differing(stored: Mapping[str, StoredFile], known: Known, local: Mapping[str, FileState]) -> list[str]:
+def _differing(stored: Files, known: Known, local: Mapping[str, FileState]) -> list[str]:
     """The files that another machine has written or deleted."""
     written = [name for name, file in stored.items() if not (name in known and known[name].agrees(file))]
     deleted = [

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -91,6 +91,7 @@ class RememberedFile:
     """A file as the local side and the store had it when they were last equal.
 
     ``is_going_up``: True while another state of it is being sent, of ``bytes``.
+    ``is_coming``: True for a shard that is brought when it is read; what is local then is whole, and of ``tag``.
     """
 
     bytes: int
@@ -99,6 +100,11 @@ class RememberedFile:
     tag: str
     checksum: str
     is_going_up: bool = False
+    is_coming: bool = False
+
+    @classmethod
+    def coming(cls, stored: StoredFile) -> "RememberedFile":
+        return cls(stored.bytes, 0, 0, stored.tag, stored.checksum, is_coming=True)
 
     @classmethod
     def of(cls, state: FileState, stored: StoredFile) -> "RememberedFile":
@@ -124,6 +130,16 @@ def going_up(known: Known, states: dict[str, FileState]) -> Known:
         for name, state in states.items()
     }
     return {**known, **fresh}
+
+
+def arrived(known: Known, local: Mapping[str, FileState]) -> Known:
+    """``known``, with the shards that have come, and without those that have not."""
+    came = {
+        name: RememberedFile(*local[name], file.tag, file.checksum)
+        for name, file in known.items()
+        if file.is_coming and name in local and local[name].bytes == file.bytes
+    }
+    return {name: file for name, file in known.items() if not file.is_coming} | came
 
 
 def fetching(folder: Path) -> AbstractContextManager[None]:

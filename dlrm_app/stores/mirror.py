@@ -32,6 +32,7 @@ from dlrm_app.stores.local import (
     write_known,
 )
 from dlrm_app.stores.objects import StoredFile, file_checksum
+from dlrm_app.stores.parts import ELSEWHERE
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +64,10 @@ class Mirror:
         """
         marks = {name: state for name, state in files_in(self._folder) if is_mark(name)}
         # marks first: all that they stand for was there when they were listed
-        now = dict(files_in(self._folder))
+        now = {name: state for name, state in files_in(self._folder) if self._folder / name not in ELSEWHERE}
         if not self._folder.exists():
             return
+        self._leave_to_others()
         gone = [name for name in self._known if name not in now]
         changed = self._changed(now)
         changed = [name for name in changed if not is_mark(name) or marks.get(name) == now[name]]
@@ -95,7 +97,20 @@ class Mirror:
             send(name for name in changed if name not in self._again)
             self._delete(name for name in gone if is_mark(name))
             self._delete(name for name in gone if not is_mark(name))
+            self._delete_of_others(gone)
             send(name for name in changed if name in self._again)
+
+    def _leave_to_others(self) -> None:
+        """Forgets the files that ranks on other machines have written again."""
+        for name in [name for name in self._known if self._folder / name in ELSEWHERE]:
+            del self._known[name]
+
+    def _delete_of_others(self, gone: Iterable[str]) -> None:
+        """Deletes the files that other machines have sent to folders whose marks are ``gone``."""
+        folders = {(self._folder / name).parent for name in gone if is_mark(name)}
+        if places := {path for path in ELSEWHERE if path.parent in folders and not path.parent.exists()}:
+            self._stored.delete([path.relative_to(self._folder).as_posix() for path in places])
+            ELSEWHERE.difference_update(places)
 
     def _changed(self, now: Mapping[str, FileState]) -> list[str]:
         """The files with other bytes than the store has. Files that were written again as they were are noted."""

@@ -71,10 +71,11 @@ class StoredFolder:
         above = {str(parent) for name in found for parent in Path(name).parents}
         return {name: file for name, file in found.items() if file.bytes or name not in above}
 
-    def get(self, name: str, path: Path) -> StoredFile:
+    def get(self, name: str, path: Path, digest: str = "") -> StoredFile:
         """Fetches an object to ``path``, whole or not at all.
 
-        An object whose bytes differ from the checksum that it was written with is fetched once more, then named.
+        An object whose bytes differ from the checksum that it was written with, or from ``digest``, is fetched once
+        more, then named.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._opened(name, "read") as (store, place):
@@ -84,7 +85,7 @@ class StoredFolder:
                     if LINK in answer.attributes:
                         return _make_link(answer, path)
                     with written_whole(path) as temporary:
-                        return _fetch(answer, temporary)
+                        return _fetch(answer, temporary, digest)
         rule, cure = "has other bytes than were written (checksum)", "delete it, and make it again"
         raise DataError(Problem(f"{self}/{name}", rule, cure))
 
@@ -167,8 +168,8 @@ class _OtherBytesError(Exception):
     """Raised if fetched bytes differ from those that were written."""
 
 
-def _fetch(answer: "GetResult", path: Path) -> StoredFile:
-    """Writes the bytes of an ``answer`` to ``path``. Raises _OtherBytesError."""
+def _fetch(answer: "GetResult", path: Path, wanted: str) -> StoredFile:
+    """Writes the bytes of an ``answer`` to ``path``. Raises _OtherBytesError if ``wanted`` is not their checksum."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
         for piece in answer.stream(min_chunk_size=1 << 20):
@@ -176,7 +177,8 @@ def _fetch(answer: "GetResult", path: Path) -> StoredFile:
             digest.update(piece)
             size += len(piece)
     found = f"sha256:{digest.hexdigest()}"
-    if size != answer.meta["size"] or answer.attributes.get(CHECKSUM, found) != found:
+    known = {wanted, answer.attributes.get(CHECKSUM, "")} - {""}
+    if size != answer.meta["size"] or known - {found}:
         raise _OtherBytesError
     return StoredFile(size, _tag(answer.meta["e_tag"]), found)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dlrm_app.errors import ConfigError, DlrmError, Problem
 from dlrm_app.locks import SharedLock, shared_lock, unlink_unlocked
-from dlrm_app.stores.local import beside, fetching, files_in, marks_of_use, read_known, working
+from dlrm_app.stores.local import arrived, beside, fetching, files_in, marks_of_use, read_known, working
 from dlrm_app.stores.names import cache_folder, named
 from dlrm_app.text import bytes_text
 
@@ -49,15 +49,18 @@ def most_bytes() -> float:
     return limit * 2**30
 
 
-def make_room() -> None:
-    """Deletes the folders that were used longest ago until the others fit. Raises ConfigError."""
+def make_room(coming: int = 0) -> None:
+    """Deletes the folders that were used longest ago until the others fit. Raises ConfigError.
+
+    ``coming``: the bytes of shards that will be brought.
+    """
     if (limit := most_bytes()) == math.inf:
         return
     marks = sorted(marks_of_use(), key=lambda path: path.stat().st_mtime_ns)
     folders = [cache_folder() / os.fsdecode(mark.read_bytes()) for mark in marks]
     sizes = {folder: sum(state.bytes for _, state in files_in(folder)) for folder in folders}
     # a folder within another one is counted there
-    total = sum(
+    total = coming + sum(
         size for folder, size in sizes.items() if not any(other in folder.parents for other in folders)
     )
     for folder in folders:
@@ -80,8 +83,9 @@ def _delete(folder: Path, within: Sequence[Path]) -> bool:
     """Deletes ``folder`` and returns True, unless it, or one of the folders ``within``, must stay."""
     try:
         with fetching(folder), working(folder):
-            known = read_known(folder)
-            if any(name not in known or known[name].state != state for name, state in files_in(folder)):
+            local = dict(files_in(folder))
+            known = arrived(read_known(folder), local)
+            if any(name not in known or known[name].state != state for name, state in local.items()):
                 return False
             for each in (*within, folder):
                 if beside(each, "used").exists() and not unlink_unlocked(beside(each, "used")):

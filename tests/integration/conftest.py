@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.faulty_store import FaultyStore
+
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
@@ -33,3 +35,18 @@ def s3(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for entry in client.list_objects_v2(Bucket="clicks").get("Contents", []):
         client.delete_object(Bucket="clicks", Key=entry["Key"])
     return client
+
+
+@pytest.fixture
+def faulty(s3: Any, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
+    """A server before the store, which commands speak to; ``s3`` speaks to the store itself."""
+    store = FaultyStore(endpoint)
+    with store.running() as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        yield store
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Path:
+    """The folder of the local sides."""
+    return tmp_path / "stores"

@@ -39,12 +39,6 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def stores(tmp_path: Path) -> Path:
-    """The folder of the local sides."""
-    return tmp_path / "stores"
-
-
 def objects(s3: Any, folder: str) -> dict[str, bytes]:
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket="clicks", Prefix=f"{folder}/")
     keys = [each["Key"] for page in pages for each in page.get("Contents", [])]

@@ -42,7 +42,7 @@ class MemoryFolder(StoredFolder):
         self.leases[name] = data
         return _described(data).tag
 
-    def get(self, name: str, path: Path) -> StoredFile:
+    def get(self, name: str, path: Path, digest: str = "") -> StoredFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(self.objects[name])
         return _described(self.objects[name])

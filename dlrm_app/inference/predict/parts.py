@@ -30,7 +30,7 @@ from dlrm_app.inference.predict.candidates import (
 )
 from dlrm_app.inference.raw_rows import CHUNK_ROWS
 from dlrm_app.journal import numbered
-from dlrm_app.loader.reader import TableReader
+from dlrm_app.loader.reader import TableReader, when_brought
 from dlrm_app.logs.arrow_rows import open_cursor
 from dlrm_app.logs.beginning import source_spec
 from dlrm_app.logs.first_rows import warn_of_odd_columns
@@ -128,13 +128,15 @@ class DatasetParts:
 
     def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
         """Yields the parts for which ``is_wanted(name, number)``."""
-        number = 0
-        for index, shard in enumerate(self._shards):
-            for group, rows in enumerate(shard.row_groups):
-                name = numbered(index, group)
-                if is_wanted(name, number):
-                    yield Part(name, PartTally(shard.path, 0, rows), partial(self._read, shard, group))
-                number += 1
+        groups = [
+            (shard, index, group)
+            for index, shard in enumerate(self._shards)
+            for group in range(len(shard.row_groups))
+        ]
+        wanted = (each for number, each in enumerate(groups) if is_wanted(numbered(each[1], each[2]), number))
+        for shard, index, group in when_brought(self._reader, wanted, lambda each: each[0]):
+            tally = PartTally(shard.path, 0, shard.row_groups[group])
+            yield Part(numbered(index, group), tally, partial(self._read, shard, group))
 
     def values(self, _: Sequence[PartTally]) -> dict[str, ValueCounts]:
         """Column → the counts of its values, if preprocessing has counted them."""

@@ -30,6 +30,7 @@ from dlrm_app.config.serve import ServeConfig
 from dlrm_app.encoding.value_shares import ValueWatch
 from dlrm_app.errors import DlrmError, Problem
 from dlrm_app.inference.serve.arrow_bodies import ARROW, write_stream
+from dlrm_app.inference.serve.connections import TimedConnection
 from dlrm_app.inference.serve.following import Follower, lower_priority
 from dlrm_app.inference.serve.open_inference import Endpoint, OpenInference
 from dlrm_app.inference.serve.request import RequestError
@@ -80,6 +81,7 @@ def _serve(config: ServeConfig, say: Say, sockets: list[socket.socket], worker: 
     follower = Follower(Path(config.model).absolute(), export, threads)
     settings = uvicorn.Config(
         Server(follower, config, worker).application(),
+        http=TimedConnection,
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -229,6 +231,8 @@ class Server:
     ) -> ScoredRequest:
         """The scores of the rows that ``read`` finds in the body. Raises RequestError."""
         seconds = self._limits.seconds
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise RequestError(415, "the body is compressed: send it without content-encoding")
         try:
             body = await asyncio.wait_for(self._body(request), seconds)
         except asyncio.TimeoutError:

@@ -24,6 +24,7 @@ from dlrm_app.distributed.launcher import stop_with_parent
 logger = logging.getLogger(__name__)
 _PAUSE = 1.0
 """Seconds before a worker that died is started again."""
+_NEVER, _SERVES, _DIED = range(3)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _METRICS_SECONDS = 2.0
 """Seconds to wait for another worker's metrics; one that is just starting is left out."""
@@ -37,7 +38,7 @@ class Worker:
     own: socket.socket
     ports: Sequence[int]
     begun: mmap.mmap
-    """A byte for each worker, shared by all: 1 once it has served."""
+    """A byte for each worker, shared by all: _NEVER, or _SERVES, or _DIED after that."""
 
     @property
     def port(self) -> int:
@@ -45,7 +46,7 @@ class Worker:
 
     def say_begun(self) -> None:
         """Tells the first process that this worker serves."""
-        self.begun[self.number] = 1
+        self.begun[self.number] = _SERVES
 
     def metrics_of_all(self, own: bytes) -> bytes:
         """The metrics of all workers, ``own`` among them, with a label for the worker."""
@@ -89,8 +90,9 @@ def with_workers(pages: Mapping[int, bytes]) -> bytes:
 def run_workers(count: int, work: Callable[[Worker], object]) -> None:
     """Runs ``work`` in ``count`` processes until a signal ends them. Returns in each of them, and in the first one.
 
-    A worker that dies is started again. If one cannot begin, all are ended, and so is this process, with its exit code.
-    SIGTERM, SIGINT and SIGHUP to this process reach all. Raises KeyboardInterrupt after SIGINT.
+    A worker that dies is started again. If one cannot begin, at the start or while no other one serves, all are ended, and
+    so is this process, with its exit code. SIGTERM, SIGINT and SIGHUP to this process reach all. Raises KeyboardInterrupt
+    after SIGINT.
     """
     owns = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports, begun = [own.getsockname()[1] for own in owns], mmap.mmap(-1, count)
@@ -106,15 +108,19 @@ class _Parent:
         self._code = 0
 
     def run(self) -> None:
-        for number, action in zip(_SIGNALS, (self._end, self._end, self._pass_on), strict=True):
-            signal.signal(number, action)
+        for signal_number, action in zip(_SIGNALS, (self._end, self._end, self._pass_on), strict=True):
+            signal.signal(signal_number, action)
         for worker in self._workers:
             if not self._start(worker):
                 return
         while self._numbers:
             pid, status = os.wait()
-            worker = self._workers[self._numbers.pop(pid)]
-            if self._ended_by is None and not self._replace(worker, pid, os.waitstatus_to_exitcode(status)):
+            number = self._numbers.pop(
+                pid, None
+            )  # others are children of the shell that became this process, or
+            if number is None or self._ended_by is not None:  # orphans, if it is a container's first process
+                continue
+            if not self._replace(self._workers[number], pid, os.waitstatus_to_exitcode(status)):
                 return
         if self._ended_by == signal.SIGINT:
             raise KeyboardInterrupt
@@ -122,9 +128,12 @@ class _Parent:
             raise SystemExit(self._code)
 
     def _replace(self, worker: Worker, pid: int, code: int) -> bool:
-        """Starts another process for ``worker``, whose process ended; or ends all, if it never served. As ``_start``."""
+        """Starts another process for ``worker``, whose process ended; or ends all, if none can begin. As ``_start``."""
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        if not worker.begun[worker.number]:
+        before = worker.begun[worker.number]
+        if before == _SERVES:
+            worker.begun[worker.number] = _DIED
+        elif before == _NEVER or _SERVES not in worker.begun[:]:
             self._code = code if code > 0 else 1
             logger.error("worker %d (pid %d) could not begin (%s)", worker.number, pid, how)
             self._end(signal.SIGTERM)

@@ -34,6 +34,7 @@ from dlrm_app.dataset.encoding_files import encoding_file_problems
 from dlrm_app.dataset.label_counts import LabelSums, count_labels, label_counts
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import SUGGESTION, row_group_difference
+from dlrm_app.dataset.shard_sources import bring
 from dlrm_app.dataset.splits import Shard
 from dlrm_app.encoding.dense import is_target
 from dlrm_app.errors import DataError, Problem
@@ -82,9 +83,7 @@ def _check_files(manifest: Manifest, num_threads: int) -> tuple[list[Problem], s
     shards, whole = manifest.shards, set()
     problems: list[Problem] = []
     with work_bar(desc="checksums", total=sum(s.bytes for s in shards), unit="B", unit_scale=True) as bar:
-        found = map_in_order(
-            lambda s: _shard_problem(manifest.folder / s.path, s), shards, num_threads, num_threads
-        )
+        found = map_in_order(lambda s: _shard_problem(manifest.folder, s), shards, num_threads, num_threads)
         for shard, problem in zip(shards, found, strict=True):
             bar.update(shard.bytes)
             if problem:
@@ -104,12 +103,16 @@ def _check_files(manifest: Manifest, num_threads: int) -> tuple[list[Problem], s
     return problems, whole
 
 
-def _shard_problem(path: Path, shard: Shard) -> Problem | None:
+def _shard_problem(folder: Path, shard: Shard) -> Problem | None:
+    path = folder / shard.path
     try:
+        bring(folder, shard)
         difference = file_difference(path, shard.bytes, shard.checksum)
         return difference or row_group_difference(pq.read_metadata(path), path, shard)
     except (OSError, pa.ArrowException) as error:
         return Problem(str(path), f"cannot be read ({error})")
+    except DataError as error:  # cannot be brought
+        return error.problems[0]
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ def trained_values(
         "resume": "auto",
         "evaluation.test": False,
     }  # val alone decides
-    words = [*train, *words_of({**settings, **fixed})]
+    # URLs: a trial brings the shards that it reads itself
+    words = [*train, *words_of({**with_urls(settings), **fixed})]
     log = folder.with_suffix(".log")
     with log.open("a", encoding="utf-8") as output:
         environment = {**os.environ, LAUNCHED: "1", **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}

@@ -33,25 +33,31 @@ def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
-def test_a_thousand_connections_leave_room_for_a_request(server: Any) -> None:
+def test_a_thousand_connections_leave_room_for_a_request(shop: Path) -> None:
     """Some say nothing, some are in the middle of a request; past limits.connections=1024 the answer is 503."""
-    process, port = server
     with ExitStack() as stack:
-        for number in range(1000):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        process, port = stack.enter_context(running(f"model={shop}/export", "limits.seconds=120"))
+        clients = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=120))
+            for _ in range(1000)
+        ]
+        for number, client in enumerate(clients):
             client.sendall(HEAD[: number % len(HEAD)])
         assert Client(port).score(json_rows()[:2])[0] == 200
         for _ in range(100):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(HEAD[:1])
-        crowded = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            clients.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=120)))
+            clients[-1].sendall(HEAD[:1])
+        crowded = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         crowded.request("GET", "/health")
         assert crowded.getresponse().status == 503
-    wait_until(lambda: is_answered(port), 20, "an answer after they have left")
-    assert process.poll() is None
+        for client in clients:
+            client.close()
+        wait_until(lambda: is_answered(port), 120, "an answer after they have left")
+        assert process.poll() is None
 
 
 def is_answered(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("GET", "/health")
     return connection.getresponse().status == 200
 
@@ -95,6 +101,47 @@ def test_a_client_that_sends_a_byte_a_second_is_left_to_itself(server: Any) -> N
         assert b" 408 " in answer.splitlines()[0]
         assert 2 < time.monotonic() - began < 6
         assert asked >= 3
+
+
+@pytest.mark.parametrize("before", [b"", HEAD + b"content-length: 2\r\n\r\n{}"], ids=["first", "second"])
+def test_a_client_whose_headers_come_a_byte_a_second_is_left(server: Any, before: bytes) -> None:
+    """In its first request, and in the next one of a connection that is kept; others are answered meanwhile."""
+    _, port = server
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as slow:
+        slow.sendall(before)
+        if before:
+            assert slow.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+        slow.settimeout(0.5)
+        head = iter(HEAD + b"x-more: " + 1000 * b"x")
+        wait_until(lambda: is_closed(slow, bytes([next(head)])), 120, "the end of the connection")
+        assert Client(port).score(json_rows()[:2])[0] == 200
+
+
+def is_closed(client: socket.socket, byte: bytes) -> bool:
+    """Sends a byte, and waits for an answer for a moment."""
+    assert is_answered(client.getpeername()[1])
+    try:
+        client.sendall(byte)
+        answer = client.recv(1 << 16)
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+    assert answer == b"", answer
+    return True
+
+
+def test_requests_that_wait_in_a_connection_are_answered(server: Any) -> None:
+    """A client may send requests one after another before it reads, and pause between them for less than the limit."""
+    _, port = server
+    request = HEAD + b"content-length: %d\r\n\r\n" % len(body_of([{}])) + body_of([{}])
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as client:
+        client.sendall(3 * request + request[:20])
+        answers = b""
+        while answers.count(b'{"scores":') < 3:
+            answers += client.recv(1 << 16)
+        client.sendall(request[20:])
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
 
 def test_the_last_of_two_moves_within_a_second_counts(tmp_path: Path, shop: Path, other_shop: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from dlrm_app.inference.serve.open_inference import HEADER_BYTES, read_inference
+from dlrm_app.inference.serve.open_inference import HEADER_BYTES, read_inference, refuse_other_outputs
 from dlrm_app.inference.serve.request import JsonRows, RequestError, ScoringRequest
 from dlrm_app.inference.serve.scoring import ServedExport, open_served
 from dlrm_app.logs.spec import LogColumn, Spec
@@ -151,6 +151,8 @@ def test_refusals_reach_the_client(client: InferenceServerClient, port: int) -> 
             client.infer(NAME, inputs_of(columns), outputs=wanted)
         assert caught.value.status() == status
         assert reason in caught.value.message()
+    with pytest.raises(InferenceServerException, match="the body is compressed"):
+        client.infer(NAME, inputs_of({"user": texts(["u1"])}), request_compression_algorithm="gzip")
     page = Client(port).ask("GET", "/metrics")[1]
     assert 'dlrm_requests_total{status="413"} 1.0' in page
 
@@ -187,9 +189,20 @@ def test_lists_come_with_their_lengths_or_as_rows() -> None:
         ([tensor("items", ["a"]), tensor("items:lengths", ["1"])], "add up to its 1 elements"),
         ([tensor("items", [1, 2], "INT64")], "give items:lengths, the number of elements of each row"),
         ([tensor("user", ["a", "b"], shape=[1, 2])], "user: shape must be [rows] or [rows, 1]"),
-        ([tensor("user", ["a"], shape=[])], "user: shape must be [rows] or [rows, 1]"),
+        ([tensor("user", ["a"], shape=[])], "input user: shape must be [rows] or [rows, elements]"),
+        ([tensor("user", ["a"], shape=[1, 1, 1])], "input user: shape must be [rows] or [rows, elements]"),
         ([tensor("user", ["a"], shape=[2])], "must have as many values as there are, 1"),
-        ([tensor("user", [], shape=[-1])], "must have as many values as there are, 0"),
+        ([tensor("user", [], shape=[-1])], "input user: shape must be [rows] or [rows, elements]"),
+        ([tensor("user", [], shape=[1 << 40] * 9)], "input user: shape must be [rows] or [rows, elements]"),
+        ([tensor("items", [], "INT8", [1 << 30, 0])], "this one has 1,073,741,824"),
+        ([tensor("items", [["a"], ["b", "c", "d"]], shape=[2, 2])], "must be lists of 2 values"),
+        ([tensor("user", ["ab", ["c"]], shape=[3])], "input user"),
+        ([tensor("user", [["a"], {"b": 1}], shape=[2])], "input user"),
+        ([tensor("price", [1, 1.5], "INT64")], "must be whole numbers"),
+        (
+            [tensor("user", ["a"]), tensor("items:lengths", [1], "INT64")],
+            "lengths of a list column that is given",
+        ),
         ([tensor("user", ["a"], "TEXT")], "datatype must be one of BOOL, INT8"),
         ([tensor("price", [[[1]], {}], "FP32")], "input price"),
         ([tensor("price", [10**400], "FP32")], "input price"),
@@ -198,13 +211,30 @@ def test_lists_come_with_their_lengths_or_as_rows() -> None:
         ([tensor("user", ["a"]), tensor("user", ["b"])], "'user' is given twice"),
         ([{"name": "user"}], "the body is not an inference request"),
         ([{**tensor("user", ["a"]), "parameters": {"binary_data_size": 7}}], "inputs have 7 bytes behind"),
-        ([{**tensor("user", ["a"]), "parameters": {"binary_data_size": "7"}}], "must be a number of bytes"),
+        ([{**tensor("user", ["a"]), "parameters": {"binary_data_size": "7"}}], "parameters.binary_data_size"),
+        ([{**tensor("user", ["a"]), "parameters": {"binary_data_size": -7}}], "parameters.binary_data_size"),
     ],
 )
 def test_other_tensors_are_refused(tensors: list[dict[str, Any]], reason: str) -> None:
     with pytest.raises(RequestError) as caught:
         read(*tensors)
     assert reason in caught.value.reason
+
+
+def test_binary_texts_that_are_not_utf_8_are_refused() -> None:
+    for name in ("user", "items"):
+        text = {"name": name, "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 5}}
+        header = json.dumps({"inputs": [text]}).encode()
+        with pytest.raises(RequestError, match=f"input {name}: Invalid UTF8"):
+            read_inference(header + b"\1\0\0\0\xff", str(len(header)), 10, COLUMNS)
+
+
+def test_an_output_is_given_once() -> None:
+    """Otherwise a short request could ask for an answer of any length."""
+    asked = {"inputs": [tensor("user", ["a"])], "outputs": [{"name": "score"}] * 1000}
+    inference, _ = read_inference(json.dumps(asked).encode(), None, 10, COLUMNS)
+    with pytest.raises(RequestError, match="'score' is given twice"):
+        refuse_other_outputs(inference, ["score"])
 
 
 def binary_body() -> tuple[bytes, str]:

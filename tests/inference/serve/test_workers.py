@@ -130,3 +130,38 @@ def test_workers_that_cannot_begin_end_the_command(tmp_path: Path, shop: Path) -
     assert done.returncode == 1
     assert "is damaged or was changed" in done.stderr
     assert "could not begin (exit code 1)" in done.stderr
+
+
+@pytest.mark.slow
+def test_workers_that_cannot_begin_again_end_the_command(tmp_path: Path, served: Any) -> None:
+    """As long as one serves, it goes on."""
+    process, port, link = served
+    move(link, tmp_path / "nowhere")
+    first, second = children_of(process.pid)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: not is_alive(first), 60, "its end")
+    for _ in range(20):
+        assert Client(port).score(json_rows())[0] == 200
+    assert process.poll() is None
+    os.kill(second, signal.SIGKILL)
+    assert process.wait(120) == 1
+
+
+WITH_ANOTHER_CHILD = """
+import os, subprocess, time
+from dlrm_app.inference.serve.workers import run_workers
+subprocess.Popen(["true"])
+run_workers(2, lambda worker: (worker.say_begun(), os.write(1, b"begun\\n"), time.sleep(600)))
+"""
+
+
+def test_other_children_of_the_first_process_may_end() -> None:
+    """It has some if it is the first one of a container, or was a shell."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WITH_ANOTHER_CHILD], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["begun\n"] * 2
+        wait_until(lambda: len(children_of(process.pid)) == 2, 120, "the other child's end")
+        process.terminate()
+        assert process.wait(120) == 0
