@@ -23,6 +23,7 @@ from pathlib import Path
 from dlrm_app.table import text_table
 
 FORMS = ("disk", "store, empty folder", "store, again")
+TITLES = ["round", "from", "s in steps", "the rate of the disk's", "s of the command"]
 SETTINGS = [
     "tables=dataset",
     "experiment=null",
@@ -42,17 +43,18 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=100.0)
     parser.add_argument("settings", nargs="*")
     given = parser.parse_intermixed_args()
-    table = []
     with tempfile.TemporaryDirectory() as name, store_of(given.dataset, given.seconds, given.mb) as port:
-        folder = Path(name)
         for number in range(given.rounds):
-            shutil.rmtree(folder / "stores", ignore_errors=True)
+            shutil.rmtree(Path(name, "stores"), ignore_errors=True)
             places = [str(given.dataset), "s3://bucket/dataset", "s3://bucket/dataset"]
-            times = [train(folder, port, place, given.settings) for place in places]
-            steps, whole = zip(*times, strict=True)
-            for form, step, wall in zip(FORMS, steps, whole, strict=True):
-                table.append([str(number + 1), form, f"{step:.1f}", f"{steps[0] / step:.2f}", f"{wall:.1f}"])
-    print(text_table(["round", "from", "s in steps", "the rate of the disk's", "s of the command"], table))
+            steps, whole = zip(
+                *(train(Path(name), port, place, given.settings) for place in places), strict=True
+            )
+            table = [
+                [str(number + 1), form, f"{step:.1f}", f"{steps[0] / step:.2f}", f"{wall:.1f}"]
+                for form, step, wall in zip(FORMS, steps, whole, strict=True)
+            ]
+            print(text_table(TITLES, table), flush=True)
 
 
 @contextmanager
