@@ -77,14 +77,6 @@ def rows_for(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) 
     label = LabelRule(config.other_label == "ignore", "other_label=ignore")
     rows = known_rows(trained, manifest, label)
     refuse_other_conditions(trained, manifest)
-    there = {manifest.label, *(label.name for label in manifest.labels)}
-    if lacking := [label.name for label in trained.spec.labels if label.name not in there]:
-        logger.warning(
-            "%s lacks %s, which %s has learnt too: measured on what it has",
-            manifest.path,
-            listed(lacking),
-            trained.name,
-        )
     return rows
 
 
@@ -116,7 +108,9 @@ def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig)
     Raises DataError if that was made of other files.
     """
     try:
-        return rows_for(trained, manifest, config)
+        rows = rows_for(trained, manifest, config)
+        _name_lacking_labels(trained, manifest)
+        return rows
     except DataError as error:
         if config.data.path is not None or not (Path(trained.data_path) / MANIFEST).is_file():
             raise
@@ -129,6 +123,17 @@ def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig)
     refuse_shared(own, config.split, config.group_by)
     logger.info("%s is measured on its own dataset %s, made of the same files", trained.name, own.path)
     return own
+
+
+def _name_lacking_labels(trained: TrainedModel, manifest: Manifest) -> None:
+    there = {manifest.label, *(label.name for label in manifest.labels)}
+    if lacking := [label.name for label in trained.spec.labels if label.name not in there]:
+        logger.warning(
+            "%s lacks %s, which %s has learnt too: measured on what it has",
+            manifest.path,
+            listed(lacking),
+            trained.name,
+        )
 
 
 def _files(manifest: Manifest, split: str) -> list[str]:
