@@ -257,6 +257,7 @@ def test_an_export_scores_every_label_as_the_model_does(folder: Path, run: Path,
 
 
 @pytest.mark.parametrize("tasks", ["mmoe", "ple"])
+@pytest.mark.slow
 def test_experts_resume_to_the_bit_and_are_exported(folder: Path, tasks: str) -> None:
     """Two such models as an ensemble, trained in two parts and in one."""
     words = [f"data.path={folder}/data", *COMMON, f"model.tasks={tasks}", "model.ensemble_size=2"]
