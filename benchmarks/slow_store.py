@@ -1,13 +1,14 @@
 """A store that stands in for S3: it waits before every answer, as a store far away does.
 
-    python benchmarks/slow_store.py FOLDER PORT SECONDS
+    python benchmarks/slow_store.py FOLDER PORT SECONDS [MB_PER_SECOND]
 
-It serves the files below FOLDER/BUCKET as the objects of BUCKET, to readers alone: HEAD, GET of ranges, lists.
+MB_PER_SECOND: the most of one connection. It serves the files below FOLDER/BUCKET as the objects of BUCKET, to readers alone: HEAD, GET of ranges, lists.
 """
 
 import asyncio
 import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -21,10 +22,10 @@ _MOST_KEYS = 1_000
 
 
 class SlowStore:
-    """The files below ``folder``; every answer comes after ``delay`` seconds."""
+    """The files below ``folder``; every answer comes after ``delay`` seconds, at ``rate`` bytes per second."""
 
-    def __init__(self, folder: Path, delay: float) -> None:
-        self._folder, self._delay = folder, delay
+    def __init__(self, folder: Path, delay: float, rate: float) -> None:
+        self._folder, self._delay, self._rate = folder, delay, rate
         self._counts = Counter[str]()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -41,7 +42,23 @@ class SlowStore:
         path = self._folder / bucket / key
         if not path.is_file():
             return web.Response(status=404)
+        if request.method == "GET" and self._rate < math.inf and "Range" not in request.headers:
+            return await self._paced(request, path)
         return web.FileResponse(path, chunk_size=1 << 20)
+
+    async def _paced(self, request: web.Request, path: Path) -> web.StreamResponse:
+        """Sends a whole file at ``rate``, by the time since the answer began."""
+        response = web.StreamResponse(headers={"ETag": f'"{_tag(path)}"'})
+        response.content_length = path.stat().st_size
+        response.last_modified = path.stat().st_mtime
+        await response.prepare(request)
+        began, sent = time.monotonic(), 0
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                await response.write(piece)
+                sent += len(piece)
+                await asyncio.sleep(max(0.0, began + sent / self._rate - time.monotonic()))
+        return response
 
     def _list(self, bucket: str, query: Mapping[str, str]) -> web.Response:
         root, prefix = self._folder / bucket, query.get("prefix", "")
@@ -68,8 +85,7 @@ class SlowStore:
 
 
 def _entry(key: str, path: Path) -> str:
-    status = path.stat()
-    tag = f"{status.st_mtime_ns:x}-{status.st_size:x}"  # this and the date as aiohttp answers to HEAD
+    status, tag = path.stat(), _tag(path)
     changed = datetime.fromtimestamp(math.ceil(status.st_mtime), UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     return (
         f"<Contents><Key>{escape(key)}</Key><LastModified>{changed}</LastModified><ETag>&quot;{tag}&quot;</ETag>"
@@ -77,9 +93,14 @@ def _entry(key: str, path: Path) -> str:
     )
 
 
+def _tag(path: Path) -> str:
+    status = path.stat()
+    return f"{status.st_mtime_ns:x}-{status.st_size:x}"  # this and the date as aiohttp answers to HEAD
+
+
 def main() -> None:
-    folder, port, delay = sys.argv[1:]
-    store = SlowStore(Path(folder), float(delay))
+    folder, port, delay, *rate = sys.argv[1:]
+    store = SlowStore(Path(folder), float(delay), float(rate[0]) * 1e6 if rate else math.inf)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", store.answer)
     web.run_app(app, host="127.0.0.1", port=int(port), print=None, access_log=None)

@@ -19,6 +19,10 @@ READ = (
 """Keys that name folders and files of other commands, in any command."""
 _ON_DISKS = ("generate",)
 """Commands whose output has files beside it, which a store would not get."""
+_PARTS = {"predict": ".parts"}
+"""Command → the suffix of the folder beside its output that has finished parts until the output is whole."""
+_ON_MACHINES = ("train",)
+"""Commands whose ranks may be on several machines that share no disk: each sends its own part."""
 
 
 @contextmanager
@@ -50,10 +54,12 @@ def local_places(command: str, settings: "Settings", check: Callable[[], object]
         yield found
         return
     kept = KeptFolder.of(str(output), OUTPUT)
-    _refuse_machines(str(kept.stored), settings.get("ranks"), os.environ)
+    if command not in _ON_MACHINES:
+        _refuse_machines(str(kept.stored), settings.get("ranks"), os.environ)
     found[OUTPUT] = str(kept.folder)
     if _is_first(os.environ):
-        with kept_folder(kept):
+        parts = KeptFolder.of(f"{kept.stored.url}{_PARTS[command]}") if command in _PARTS else None
+        with kept_folder(kept, parts):
             yield found
     else:
         kept.fetch()

@@ -42,7 +42,7 @@ from dlrm_app.runs.checkpoint.names import (
 from dlrm_app.runs.environment import describe_dataset, describe_environment
 from dlrm_app.runs.events import Event, RunResult, event_to_json
 from dlrm_app.runs.tracking import Tracking
-from dlrm_app.stores.names import with_urls
+from dlrm_app.stores.names import here, portable, with_urls
 from dlrm_app.text import json_text
 
 logger = logging.getLogger(__name__)
@@ -158,15 +158,15 @@ def open_run_folder(output: str | None, resume: str, runtime: Runtime) -> Iterat
     continue.
     """
     with (
-        runtime.entered_on_first(_held_folder(output, resume)) as path,
-        explained_disk_errors(path, _RESUME),
-        closing(RunFolder(path, runtime)) as folder,
+        runtime.entered_on_first(_held_folder(output, resume)) as place,
+        explained_disk_errors(here(place), _RESUME),
+        closing(RunFolder(here(place), runtime)) as folder,
     ):
         yield folder
 
 
 @contextmanager
-def _held_folder(output: str | None, resume: str) -> Iterator[Path]:
+def _held_folder(output: str | None, resume: str) -> Iterator[str]:
     with ExitStack() as stack:
         try:
             path = _new_folder() if output is None else Path(output).absolute()
@@ -185,7 +185,7 @@ def _held_folder(output: str | None, resume: str) -> Iterator[Path]:
             ) from error
         restore_replaced(checkpoints_of(path))
         refuse_if(other_run_problems(path, resume))
-        yield path
+        yield portable(path)
 
 
 def _new_folder() -> Path:

@@ -58,7 +58,7 @@ class KeptFolder:
         file.
         """
         coming = self._fetch_unless_worked_on()
-        if not self.folder.exists():
+        if not self.folder.exists() or self._is_behind_link():
             self._fetch_through_link()
         make_room(coming)
 
@@ -77,6 +77,11 @@ class KeptFolder:
             left = _fetch(self.stored, self.folder, shards_in)
         bring_later(self.stored, self.folder, left)
         return sum(file.bytes for file in left.values())
+
+    def _is_behind_link(self) -> bool:
+        """True if the local side is found through a link, which may lead elsewhere by now in the store."""
+        places = (self.folder, *self.folder.parents)
+        return any(place.is_symlink() for place in places if cache_folder() in place.parents)
 
     def _fetch_through_link(self) -> None:
         """Fetches what a link leads to, where the object itself, or one above it, is a link in the store."""
@@ -127,7 +132,8 @@ def _fetch(
     if not _differing(stored, known, local):
         return {}
     wanted = [name for name in stored if not _has(name, stored[name], known, local)]
-    _delete_outdated(folder, {*local} - {*stored} | {*local} & {*wanted})
+    # a file or link that is the whole folder is replaced in one step
+    _delete_outdated(folder, {*local} - {*stored} | {*local} & {*wanted} - {""})
     known = {name: _with_tag(known[name], stored[name]) for name in stored.keys() - wanted}
     later = leave(source, stored)
     left = {name: later[name] for name in wanted if name in later}

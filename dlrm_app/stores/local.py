@@ -22,6 +22,8 @@ _FOLDERS = ".folders"
 """The folder with files about the local folders."""
 _PUBLISHED = "published"
 """The link to a published day."""
+_JOURNALS = {".work", "scored"}
+"""Folders with journals, of preprocessing and of scores."""
 _UNFINISHED = re.compile(
     r"(^|/)(\.[^/]+\.(tmp|old|partial|replaced)|[^/]*\.lock|\.work/(lock$|ranks/))(/|$)?"
 )
@@ -38,7 +40,7 @@ class FileState(NamedTuple):
 
 def is_record(name: str) -> bool:
     """True for the record of finished work in a journal, and for the plan that the journals belong to."""
-    return name.endswith(".json") and ".work" in name.split("/")[:-1]
+    return name.endswith(".json") and not _JOURNALS.isdisjoint(name.split("/")[:-1])
 
 
 def is_mark(name: str) -> bool:
@@ -61,7 +63,13 @@ def state_of(path: Path) -> FileState:
 
 
 def files_in(folder: Path, above: str = "") -> Iterator[tuple[str, FileState]]:
-    """(name, state) of the finished files below ``folder``, or ("", state) of a file. Links that lead elsewhere are left out."""
+    """(name, state) of the finished files below ``folder``, or ("", state) of a file or a link within the store.
+
+    Links that lead elsewhere are left out.
+    """
+    if not above and folder.is_symlink() and not escapes(str(folder.readlink())):
+        yield "", state_of(folder)
+        return
     try:
         entries = [*os.scandir(folder)]
     except FileNotFoundError:

@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
@@ -32,6 +32,7 @@ from dlrm_app.stores.local import (
     write_known,
 )
 from dlrm_app.stores.objects import StoredFile, file_checksum
+from dlrm_app.stores.parts import ELSEWHERE
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +64,10 @@ class Mirror:
         """
         marks = {name: state for name, state in files_in(self._folder) if is_mark(name)}
         # marks first: all that they stand for was there when they were listed
-        now = dict(files_in(self._folder))
+        now = {name: state for name, state in files_in(self._folder) if self._folder / name not in ELSEWHERE}
         if not self._folder.exists():
             return
+        self._leave_to_others()
         gone = [name for name in self._known if name not in now]
         changed = self._changed(now)
         changed = [name for name in changed if not is_mark(name) or marks.get(name) == now[name]]
@@ -95,7 +97,30 @@ class Mirror:
             send(name for name in changed if name not in self._again)
             self._delete(name for name in gone if is_mark(name))
             self._delete(name for name in gone if not is_mark(name))
+            self._delete_of_others(gone)
             send(name for name in changed if name in self._again)
+
+    def end(self) -> None:
+        """Sends the rest; if the folder itself is gone, deletes what the store has of it. Raises DlrmError."""
+        if self._folder.exists():
+            self.send(is_last=True)
+        else:
+            self._check()
+            for names in reversed(in_order(self._known)):
+                self._delete(names)
+            write_known(self._folder, self._known)
+
+    def _leave_to_others(self) -> None:
+        """Forgets the files that ranks on other machines have written again."""
+        for name in [name for name in self._known if self._folder / name in ELSEWHERE]:
+            del self._known[name]
+
+    def _delete_of_others(self, gone: Iterable[str]) -> None:
+        """Deletes the files that other machines have sent to folders whose marks are ``gone``."""
+        folders = {(self._folder / name).parent for name in gone if is_mark(name)}
+        if places := {path for path in ELSEWHERE if path.parent in folders and not path.parent.exists()}:
+            self._stored.delete([path.relative_to(self._folder).as_posix() for path in places])
+            ELSEWHERE.difference_update(places)
 
     def _changed(self, now: Mapping[str, FileState]) -> list[str]:
         """The files with other bytes than the store has. Files that were written again as they were are noted."""
@@ -149,14 +174,18 @@ def _is_calm(state: FileState) -> bool:
 
 
 @contextmanager
-def kept_folder(kept: KeptFolder) -> Iterator[None]:
-    """Works on a folder while the block runs: fetches it, holds it, sends all changes.
+def kept_folder(kept: KeptFolder, parts: KeptFolder | None = None) -> Iterator[None]:
+    """Works on a folder or file while the block runs: fetches it, holds it, sends all changes.
 
-    Raises DlrmError if another command works on it, or if the store fails.
+    ``parts``: a folder beside it with finished parts, which the block deletes once the whole is there; then it goes from
+    the store too. Raises DlrmError if another command works on it, or if the store fails.
     """
     with kept.fetched_for_work() as check:
-        mirror, is_over = Mirror(kept, check), threading.Event()
-        sender = threading.Thread(target=_send_on, args=(mirror, is_over.wait), name="store", daemon=True)
+        if parts is not None:
+            parts.fetch()
+        mirrors = [Mirror(each, check) for each in (kept, parts) if each is not None]
+        is_over = threading.Event()
+        sender = threading.Thread(target=_send_on, args=(mirrors, is_over.wait), name="store", daemon=True)
         sender.start()
         try:
             yield
@@ -164,14 +193,17 @@ def kept_folder(kept: KeptFolder) -> Iterator[None]:
             is_over.set()
             sender.join()
             try:
-                mirror.send(is_last=True)
+                for mirror in mirrors:
+                    mirror.send(is_last=True)
             except DlrmError as error:
                 logger.warning("%s is not all in the store: %s", kept.stored, error)
             raise
         is_over.set()
         sender.join()
         try:
-            mirror.send(is_last=True)
+            mirrors[0].send(is_last=True)
+            for mirror in mirrors[1:]:
+                mirror.end()
         except DlrmError as error:
             cure = "run the same command again: it sends the rest"
             problem = Problem(
@@ -180,12 +212,13 @@ def kept_folder(kept: KeptFolder) -> Iterator[None]:
             raise DlrmError(problem, *error.problems) from error
 
 
-def _send_on(mirror: Mirror, wait: Callable[[float], bool]) -> None:
+def _send_on(mirrors: Sequence[Mirror], wait: Callable[[float], bool]) -> None:
     """Sends changes until ``wait`` returns True; after a failure, with growing pauses."""
     pause = 1.0
     while not wait(pause):
         try:
-            mirror.send()
+            for mirror in mirrors:
+                mirror.send()
             pause = 1.0
         except DlrmError as error:
             pause = min(2 * pause, _MOST_PAUSE)

@@ -58,6 +58,16 @@ def url_of(place: Path) -> str | None:
     return f"{names[0].partition('@')[0]}://{'/'.join(names[1:])}"
 
 
+def portable(path: Path) -> str:
+    """``path`` for ranks on other machines: its URL, if it has one."""
+    return url_of(path) or str(path)
+
+
+def here(path: str) -> Path:
+    """The path on this machine that ``portable`` has named on another one."""
+    return local_place(path) if is_in_store(path) else Path(path)
+
+
 def named(text: str) -> str:
     """``text`` with URLs in place of the local places of stores, as users and records read it."""
     folder = f"{cache_folder()}/"

@@ -4,7 +4,6 @@ The manifest and all other files are fetched before the work, so a training begi
 rank brings those that it reads. Ranks of a machine have one local side, where each shard comes once.
 """
 
-import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,11 +16,8 @@ from dlrm_app.dataset.shard_sources import SOURCES
 from dlrm_app.dataset.splits import Shard
 from dlrm_app.errors import DataError
 from dlrm_app.files import escapes
-from dlrm_app.locks import held_lock
 from dlrm_app.stores.objects import StoredFile, StoredFolder
-
-_LOOK_SECONDS = 0.02
-"""Seconds after which a rank looks again whether another one has brought a shard."""
+from dlrm_app.stores.parts import bring_file
 
 
 @dataclass(frozen=True)
@@ -39,10 +35,7 @@ class StoredShards:
         path = self.folder / shard.path
         if path.is_file() or not self.has(shard):
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with held_lock(path.with_name(f".{path.name}.lock"), "", math.inf, _LOOK_SECONDS):
-            if not path.is_file():
-                self.stored.get(shard.path, path, shard.checksum)
+        bring_file(self.stored, shard.path, path, shard.checksum)
 
 
 def shards_in(source: StoredFolder, stored: Mapping[str, StoredFile]) -> dict[str, StoredFile]:

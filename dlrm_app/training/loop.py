@@ -17,7 +17,7 @@ from dlrm_app.loader.batch_order import BatchPlan
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.load import load_tensors
-from dlrm_app.runs.checkpoint.marker import MARKER
+from dlrm_app.runs.checkpoint.machines import first_whole
 from dlrm_app.runs.checkpoint.names import checkpoint_name, checkpoints_of
 from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.runs.checkpoint.save import Checkpoints
@@ -201,7 +201,7 @@ def go_back_to_best(run: TrainingRun, checkpoints: Checkpoints) -> None:
     checkpoints.wait()
     folders = [checkpoints_of(run.folder.path)] + ([run.checkpoint.folder.parent] if run.checkpoint else [])
     paths = [folder / checkpoint_name(best.step) for folder in folders]
-    path = broadcast_from_first(next((path for path in paths if (path / MARKER).is_file()), None))
+    path = first_whole(paths, run.runtime)
     rates = run.learning_rates.at(run.progress.step + 1)
     if path is None:
         logger.warning(

@@ -33,6 +33,7 @@ from dlrm_app.runs.run import Run
 from dlrm_app.sharding.constraints import log_dense_kernel
 from dlrm_app.sharding.plan import log_plan
 from dlrm_app.sharding.plan_file import write_plan
+from dlrm_app.stores.names import here, portable
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.table import Table, in_order
 from dlrm_app.training.begin import StartingPoint, load_start
@@ -208,11 +209,11 @@ def choose_previous(
     """
     newest: list[TrainedModel] = []
 
-    def choose() -> Path:
+    def choose() -> str:
         newest.append(read_previous(path)[0])  # its run does not delete it until this function returns
-        return newest[0].folder
+        return portable(newest[0].folder)
 
-    begun = runtime.on_first(choose)
+    begun = here(runtime.on_first(choose))
     return runtime.together(check_warm_start, begun, config, manifest, tables)
 
 

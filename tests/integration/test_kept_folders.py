@@ -15,6 +15,7 @@ import pytest
 import dlrm_app as dlrm
 from dlrm_app.api.places import local_places
 from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.inference.predict.scores_file import ScoresFile
 from dlrm_app.stores import lease
 from dlrm_app.stores.fetch import KeptFolder
 from dlrm_app.stores.lease import held_lease
@@ -172,6 +173,39 @@ def test_exports_scores_and_evaluations_are_kept(s3: Any, log: Path, stores: Pat
     on_disk, kept = content(stores.parent / "disk"), objects(s3, "made")
     assert kept.keys() == on_disk.keys() >= {"export/export.json", "scores.parquet", "metrics.json"}
     assert [name for name in kept if name.endswith(".parquet") and kept[name] != on_disk[name]] == []
+
+
+@pytest.mark.slow
+def test_scores_that_were_interrupted_are_taken_from_the_store_on_an_empty_disk(
+    s3: Any, stores: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dlrm.train(*TRAIN, "trainer.epochs=1", f"data.path={dataset}", output=str(tmp_path / "run"))
+    given = [f"model={tmp_path}/run", f"data.path={dataset}", "split=val"]
+    dlrm.predict(*given, output=str(tmp_path / "scores.parquet"))
+    in_store = "output=s3://clicks/made/scores.parquet"
+    scored, write = list[str](), ScoresFile.write
+
+    def write_some(self: ScoresFile, name: str, *rest: Any) -> None:
+        if len(scored) == 2:
+            raise DlrmError("interrupted")
+        scored.append(name)
+        write(self, name, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ScoresFile, "write", write_some)
+        with pytest.raises(DlrmError, match="interrupted"):
+            dlrm.predict(*given, in_store)
+    records = [name for name in objects(s3, "made/scores.parquet.parts") if is_record(name)]
+    assert len(records) == 2
+    shutil.rmtree(stores)
+    rest = list[str]()
+    monkeypatch.setattr(
+        ScoresFile, "write", lambda self, name, *more: (rest.append(name), write(self, name, *more))[1]
+    )
+    dlrm.predict(*given, in_store)
+    assert rest
+    assert not {*rest} & {*scored}
+    assert objects(s3, "made") == {"scores.parquet": (tmp_path / "scores.parquet").read_bytes()}
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from dlrm_app.stores.fetch import KeptFolder
 from dlrm_app.stores.local import files_in, in_order
 from dlrm_app.stores.mirror import Mirror, kept_folder
 from dlrm_app.stores.names import local_place
+from dlrm_app.stores.parts import note_elsewhere
 from tests.stores.memory_store import KilledError, MemoryFolder
 
 URL = "s3://bucket/work"
@@ -214,3 +215,31 @@ def test_a_process_killed_at_any_request_leaves_nothing_half_that_looks_whole(
         mirror.send()
     mirror.send(is_last=True)
     assert store.objects == contents(kept.folder)
+
+
+def test_files_that_another_machine_has_sent_stay_until_their_mark_is_deleted(
+    kept: KeptFolder, store: MemoryFolder
+) -> None:
+    folder = kept.folder / "checkpoints/step-1"
+    folder.mkdir(parents=True)
+    for name in ("rank-0", "rank-1"):
+        (folder / name).write_bytes(b"fetched")
+    write_json(folder / "complete.json", {"save": 1})
+    mirror = Mirror(kept)
+    mirror.send(is_last=True)
+    # the same step is saved again, by ranks on two machines
+    store.objects["checkpoints/step-1/rank-1"] = b"theirs"
+    note_elsewhere(folder, ["rank-1"])
+    (folder / "rank-1").unlink()
+    write_json(folder / "complete.json", {"save": 2})
+    mirror.send(is_last=True)
+    assert store.objects["checkpoints/step-1/rank-1"] == b"theirs"
+    assert store.objects.keys() == {
+        f"checkpoints/step-1/{name}" for name in ("rank-0", "rank-1", "complete.json")
+    }
+    (folder / "rank-1").write_bytes(b"theirs")  # read again here
+    mirror.send(is_last=True)
+    shutil.rmtree(folder)
+    (kept.folder / "checkpoints/other").write_bytes(b"")
+    mirror.send(is_last=True)
+    assert store.objects.keys() == {"checkpoints/other"}

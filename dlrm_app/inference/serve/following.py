@@ -1,7 +1,8 @@
 """Follows the path of an export: a new one is opened beside the one that is served, and takes over if it can.
 
 dlrm-days moves the link ``published`` to the newest day's export; a server that follows it needs no restart. An export
-that is damaged, half copied, of other columns or too large is left alone, and the old one goes on.
+that is damaged, half copied, of other columns or too large is left alone, and the old one goes on. A path in a store is
+fetched each time, if it has changed there.
 """
 
 import gc
@@ -21,6 +22,8 @@ from dlrm_app.inference.record import DELTA, RECORD, read_delta
 from dlrm_app.inference.serve.scoring import ServedExport, open_served
 from dlrm_app.kernels.memory import give_back
 from dlrm_app.machine import available_memory
+from dlrm_app.stores.fetch import fetched
+from dlrm_app.stores.room import release
 from dlrm_app.text import bytes_text
 
 logger = logging.getLogger(__name__)
@@ -78,6 +81,8 @@ class Follower:
         """
         with self._alone:
             self._free()
+            if not self._fetched():
+                return False
             folder = self._path.resolve()
             found = _described(folder)
             if found == self._refused:
@@ -103,8 +108,22 @@ class Follower:
             self._forget_rebuilt(rebuilt)
             return True
 
+    def _fetched(self) -> bool:
+        """Fetches what has changed at the path in its store, if it is in one. False if the store does not give it."""
+        try:
+            fetched(self._path)
+            return True
+        except (DlrmError, OSError) as error:
+            reason = str(error)
+            if self.serving.failure != reason:
+                logger.warning("%s goes on: %s", self.serving.name, reason)
+                failures = self.serving.failures + 1
+                self.serving = replace(self.serving, failures=failures, failure=reason)
+            return False
+
     def _free(self) -> None:
         if self._replaced is not None:
+            release(self._replaced.folder)
             self._replaced = None
             gc.collect()
             give_back()

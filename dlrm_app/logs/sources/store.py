@@ -198,16 +198,29 @@ def fetch(address: Address, start: int, stop: int, version: Version) -> bytes:
 @contextmanager
 def explained(address: str, verb: str = "read") -> Iterator[None]:
     """Raises DataError, with a cure, for errors of the library. ``verb``: what is done, as a participle."""
-    from obstore.exceptions import BaseError, NotSupportedError, PermissionDeniedError, UnauthenticatedError
+    from obstore.exceptions import (
+        BaseError,
+        InvalidPathError,
+        NotSupportedError,
+        PermissionDeniedError,
+        UnauthenticatedError,
+    )
 
+    refusal = Problem(
+        str(address),
+        f"must not be {verb}: there is no permission",
+        "check the credentials in the environment",
+    )
     try:
         yield
     except FileNotFoundError as error:
         problem = Problem(str(address), "does not exist", "check the name and the endpoint")
         raise DataError(problem) from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
-        cure = "check the credentials in the environment"
-        raise DataError(Problem(str(address), f"must not be {verb}: there is no permission", cure)) from error
+        raise DataError(refusal) from error
+    except InvalidPathError as error:
+        rule = f"has an object whose name is not a path ({str(error).splitlines()[0]})"
+        raise DataError(Problem(str(address), rule, "rename or delete that object")) from error
     except NotSupportedError as error:
         fault = "is on a server that does not give parts of files"
         raise DataError(Problem(str(address), fault, "copy it to a disk")) from error
@@ -217,6 +230,8 @@ def explained(address: str, verb: str = "read") -> Iterator[None]:
         if "404 Not Found" in reason:  # of a list: there is no such bucket
             problem = Problem(str(address), "does not exist", "check the bucket and the endpoint")
             raise DataError(problem) from error
+        if "403 Forbidden" in reason or "401 Unauthorized" in reason:  # of a list too
+            raise DataError(refusal) from error
         # the addresses where machines of a cloud find their credentials
         if "169.254.169.254" in reason or "metadata.google" in reason:
             reason, cure = "no credentials were found", "set them in the environment"

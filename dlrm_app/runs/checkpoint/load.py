@@ -44,6 +44,8 @@ from dlrm_app.runs.checkpoint.storage import INDEX, SavedTensor, TensorReader
 from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, local_pieces, table_name
 from dlrm_app.runs.checkpoint.trained import TrainedModel, describe_trained
 from dlrm_app.sharding.planner import plan_model, shard_model
+from dlrm_app.stores.names import here, portable
+from dlrm_app.stores.parts import bring_parts
 from dlrm_app.tables.table import table_of
 
 logger = logging.getLogger(__name__)
@@ -52,14 +54,17 @@ logger = logging.getLogger(__name__)
 def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
     """The checkpoint at ``folder``, after all its files are verified. The ranks share the work.
 
-    Every rank takes the first rank's ``folder`` and marker. Raises DataError (on every rank) if it is incomplete or
+    Every rank takes the first rank's ``folder`` and marker. Where a store has it, files that are not on this machine
+    are fetched. Raises DataError (on every rank) if it is incomplete or
     damaged.
     """
-    folder, marker = runtime.on_first(_read, folder)
+    place, marker = runtime.on_first(_read, folder)
+    folder = here(place)
     names = {*sorted(marker.files)[runtime.rank :: runtime.world_size], INDEX}
     files = {name: marked for name, marked in marker.files.items() if name in names}
 
     def verify() -> None:
+        bring_parts(folder, marker.files)
         await_file(folder / MARKER)
         verify_files(folder, files)
 
@@ -67,8 +72,8 @@ def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
     return Checkpoint(folder, marker)
 
 
-def _read(folder: Path) -> tuple[Path, Marker]:
-    return folder, read_marker(folder)
+def _read(folder: Path) -> tuple[str, Marker]:
+    return portable(folder), read_marker(folder)
 
 
 SECONDS_TO_APPEAR = 60.0
@@ -252,7 +257,8 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool 
         return folder
 
     folder = runtime.on_first(choose)
-    marker = open_checkpoint(folder, runtime).marker
+    checkpoint = open_checkpoint(folder, runtime)
+    folder, marker = checkpoint.folder, checkpoint.marker
     trained = describe_trained(folder, marker, EMA if ema else MODEL)
     trained = replace(trained, held=held[0] if held else None)
     if ema and not keeps_ema(marker.config):

@@ -12,6 +12,7 @@ from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import sync_folder
 from dlrm_app.locks import SharedLock, shared_lock, unlink_unlocked
 from dlrm_app.runs.checkpoint.marker import MARKER, Marker, read_marker, write_marker
+from dlrm_app.stores.parts import ELSEWHERE
 
 REPLACED = ".replaced"
 NAME = re.compile(r"step-(\d{9,})$")
@@ -150,10 +151,13 @@ def best_first(checkpoints: list[Path]) -> list[Path]:
 
 
 def looks_whole(folder: Path) -> bool:
-    """True if a checkpoint's marker is readable and its files have their sizes; checksums are not computed."""
+    """True if a checkpoint's marker is readable and its files have their sizes; checksums are not computed.
+
+    Files that other machines have sent to the store are not looked at.
+    """
     try:
-        files = read_marker(folder).files
-        return all((folder / name).stat().st_size == num_bytes for name, (num_bytes, _) in files.items())
+        sizes = {folder / name: num_bytes for name, (num_bytes, _) in read_marker(folder).files.items()}
+        return all(path in ELSEWHERE or path.stat().st_size == size for path, size in sizes.items())
     except (DataError, OSError):
         return False
 

@@ -25,10 +25,11 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from dlrm_app.config.train import CheckpointConfig
-from dlrm_app.distributed.collectives import all_gather_objects, new_group
+from dlrm_app.distributed.collectives import new_group
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, DlrmError, Problem, SharedError
 from dlrm_app.files import file_limit
+from dlrm_app.runs.checkpoint.machines import gather_files
 from dlrm_app.runs.checkpoint.marker import Marker
 from dlrm_app.runs.checkpoint.names import (
     checkpoint_name,
@@ -41,6 +42,7 @@ from dlrm_app.runs.checkpoint.names import (
 )
 from dlrm_app.runs.checkpoint.storage import TensorWriter
 from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, local_pieces
+from dlrm_app.stores.parts import is_apart
 from dlrm_app.text import bytes_text, listed
 
 logger = logging.getLogger(__name__)
@@ -105,15 +107,14 @@ def save_checkpoint(
         ranks.on_first(_make_partial, folder)
         writer = TensorWriter(partial, runtime, group)
         save(tensors, storage_writer=writer, planner=PiecesPlanner(pieces), process_group=group)
-        by_rank = all_gather_objects(writer.written, group)
-        files = {name: entry for by_name in by_rank for name, entry in by_name.items()}
+        files = gather_files(folder, partial, writer.written, ranks)
         ranks.on_first(_complete, folder, replace(marker, files=files))
     except CheckpointException as error:  # DCP's: raised on every rank
         reasons = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
         rule = f"could not be written: {reasons}{_room(folder)}"
         raise SharedError(Problem(str(folder), rule)) from error
     finally:
-        if runtime.is_first:
+        if runtime.is_first or is_apart(folder, runtime):
             remove_partial(folder)
 
 
