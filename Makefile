@@ -31,7 +31,7 @@ test-all: setup ## all tests, the slow and the long ones too
 	$(BIN)/python -m pytest -m "not gpu"
 
 test-slow: setup ## tests that take more than about two seconds each; about ten minutes
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m slow
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "slow and not long"
 
 test-slurm: setup ## jobs on a Slurm of two nodes, started here, and two machines cut apart (root; Debian installs it)
 	@tests/install.sh "slurmctld slurmd munged" "slurm-wlm munge"
@@ -42,7 +42,7 @@ test-cpp: setup ## compiled exports, and the C++ program that scores them, compa
 	$(BIN)/python -m pytest -m long tests/inference/test_cpp.py tests/inference/test_package.py
 
 gpu-check: setup ## on a machine with GPUs: trainings on them against its CPU, packed into gpu-check.tar.gz; DEVICE=cpu tries it without
-	DEVICE=$(DEVICE) $(BIN)/python scripts/gpu_check.py
+	DEVICE=$(DEVICE) $(BIN)/python scripts/gpu_check.py $(OPTIONS)
 
 lint: setup ## ruff: rules and formatting
 	$(BIN)/ruff check .

@@ -1,11 +1,12 @@
 """Whole commands beside those of another checkout: python benchmarks/whole_commands.py LOG CHECKOUT [PAIRS]
 
-LOG: lines of Criteo Kaggle's train.txt. Preprocesses, trains and evaluates with each of the two in turn, and prints
-the user and system time and the elapsed time of this checkout over those of the other.
+LOG: lines of Criteo Kaggle's train.txt. Preprocesses, trains and evaluates with each of the two at once, in turns of
+a tenth of a second, so that both meet the same changes of the machine's speed, and prints the user and system time and
+the elapsed time of this checkout over those of the other.
 """
 
 import os
-import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,32 +25,67 @@ COMMANDS = {
     "evaluate": "checkpoint={place}/run split=val output={place}/evaluated.json",
 }
 MADE = {"preprocess": "data", "train": "run", "evaluate": "evaluated.json"}
+SLICE = 0.1
+"""Seconds of a turn: short beside the seconds for which a virtual machine is slow."""
 Seconds = tuple[float, float]
-"""User and system time; elapsed time."""
+"""User and system time; elapsed time, in turns of its own."""
 
 
-def measure(tree: Path, command: str, words: Sequence[str]) -> Seconds:
-    """Runs ``command`` of the checkout ``tree``."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    typed = [sys.executable, "-m", "dlrm_app.cli", command, *words]
-    subprocess.run(typed, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(tree)})
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return used, time.perf_counter() - start
+class Turn:
+    """A command that runs in its turns alone, with all its processes."""
+
+    def __init__(self, tree: Path, command: str, place: Path, log: Path) -> None:
+        self._command = command
+        place.mkdir(exist_ok=True)
+        subprocess.run(["rm", "-rf", str(place / MADE[command])], check=True)
+        words = COMMANDS[command].format(log=log, place=place).split()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "dlrm_app.cli", command, *words],
+            env={**os.environ, "PYTHONPATH": str(tree)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        self._elapsed = 0.0
+        self.used: Seconds | None = None
+
+    def take(self) -> None:
+        """Goes on for a slice, or to its end."""
+        start = time.perf_counter()
+        os.killpg(self._process.pid, signal.SIGCONT)
+        try:
+            while time.perf_counter() - start < SLICE and self.used is None:
+                time.sleep(SLICE / 50)
+                ended, status, usage = os.wait4(self._process.pid, os.WNOHANG)
+                if ended:
+                    self._process.returncode = os.waitstatus_to_exitcode(status)
+                    self._elapsed += time.perf_counter() - start
+                    self.used = (usage.ru_utime + usage.ru_stime, self._elapsed)
+                    if self._process.returncode:
+                        raise SystemExit(f"dlrm-{self._command}: exit code {self._process.returncode}")
+        finally:
+            if self.used is None:
+                self._elapsed += time.perf_counter() - start
+                os.killpg(self._process.pid, signal.SIGSTOP)
 
 
-def timed(tree: Path, command: str, log: Path, place: Path) -> Seconds:
-    place.mkdir(exist_ok=True)
-    subprocess.run(["rm", "-rf", str(place / MADE[command])], check=True)
-    return measure(tree, command, COMMANDS[command].format(log=log, place=place).split())
+def in_turns(command: str, sides: Sequence[tuple[Path, Path]], log: Path) -> list[Seconds]:
+    """What ``command`` uses of each side (a checkout and a folder of its own), both at once in turns of a slice."""
+    running = [Turn(tree, command, place, log) for tree, place in sides]
+    while any(turn.used is None for turn in running):
+        for turn in running:
+            if turn.used is None:
+                turn.take()
+    return [turn.used for turn in running if turn.used]
 
 
 def ratios(pairs: Sequence[tuple[Seconds, Seconds]], kind: int) -> list[str]:
-    """The median of (this, other) in seconds, that of the ratios, the lowest and the highest, and that of the least."""
+    """The median of the other's seconds, that of the ratios (their lowest and highest), and the ratio of the sums."""
     each = sorted(this[kind] / other[kind] for this, other in pairs)
-    least = min(this[kind] for this, _ in pairs) / min(other[kind] for _, other in pairs)
+    sums = sum(this[kind] for this, _ in pairs) / sum(other[kind] for _, other in pairs)
     shown = f"{median(each):.3f} ({each[0]:.3f} to {each[-1]:.3f})"
-    return [f"{median(other[kind] for _, other in pairs):.2f}", shown, f"{least:.3f}"]
+    return [f"{median(other[kind] for _, other in pairs):.2f}", shown, f"{sums:.3f}"]
 
 
 def main(log: str, other: str, num_pairs: str = "7") -> None:
@@ -57,16 +93,14 @@ def main(log: str, other: str, num_pairs: str = "7") -> None:
     with tempfile.TemporaryDirectory() as folder:
         sides = [(ROOT, Path(folder, "this")), (Path(other).resolve(), Path(folder, "other"))]
         for command in COMMANDS:
-            for tree, place in sides:  # warm
-                timed(tree, command, Path(log).resolve(), place)
+            in_turns(command, sides, Path(log).resolve())  # warm
             pairs = []
             for number in range(int(num_pairs)):
-                order = sides if number % 2 else sides[::-1]
-                found = {tree: timed(tree, command, Path(log).resolve(), place) for tree, place in order}
-                pairs.append((found[ROOT], found[sides[1][0]]))
+                pair = in_turns(command, sides[:: 1 - number % 2 * 2], Path(log).resolve())
+                pairs.append((pair[number % 2], pair[1 - number % 2]))
             rows += [[command, "CPU", *ratios(pairs, 0)], ["", "elapsed", *ratios(pairs, 1)]]
             print(
-                text_table(("command", "", "s, other", "ratio, median (range)", "of the least"), rows[-2:]),
+                text_table(("command", "", "s, other", "ratio, median (range)", "of the sums"), rows[-2:]),
                 flush=True,
             )
 

@@ -1,5 +1,6 @@
 """The description of a dataset's label, as recorded in a checkpoint beside its columns."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from dlrm_app.dataset.manifest import LearntLabel, Manifest
@@ -37,6 +38,11 @@ def described_label(manifest: Manifest) -> Json:
 def known_labels(columns: Json) -> list[LearntLabel]:
     """The labels of rows with several in a description of columns."""
     return [from_json(LearntLabel, each) for each in columns.get("labels", [])]
+
+
+def as_written(labels: Sequence[LearntLabel]) -> list[object]:
+    """``labels`` as ``dataset.labels`` lists them, without the factors of their losses."""
+    return [{label.name: {"given": label.given}} if label.given else label.name for label in labels]
 
 
 def other_labels(given: Label | None, known: Json) -> tuple[Label, Label] | None:

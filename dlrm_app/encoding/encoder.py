@@ -21,7 +21,7 @@ from dlrm_app.encoding.dense import DenseTransforms, is_target, target_values
 from dlrm_app.encoding.sparse import RARE_ID, SparseEncoder, expand
 from dlrm_app.encoding.vectors import encode_vectors, look_up_vectors
 from dlrm_app.logs.raw_columns import RawColumns, RawList
-from dlrm_app.logs.spec import Spec, list_slots
+from dlrm_app.logs.spec import LogColumn, Spec, list_slots
 from dlrm_app.logs.strings import MISSING_KEY
 
 S = TypeVar("S", bound=np.generic)
@@ -117,11 +117,11 @@ class _BucketEncoder:
     """Encodes dense column ``number`` by buckets: 0 for a missing value, else 1 + the number of boundaries up to it."""
 
     number: int
-    boundaries: NDArray[np.float64]
+    boundaries: NDArray[np.float32 | np.float64]
     feature: None = None
 
     def encode(self, raw: RawColumns, one_hot: Sequence[EncodedColumn]) -> EncodedColumn:
-        values = raw.dense[self.number]
+        values = raw.dense[self.number].astype(self.boundaries.dtype)
         missing = np.isnan(values)
         ids = np.searchsorted(self.boundaries, values, side="right").astype(np.int32) + 1
         ids[missing] = 0
@@ -161,8 +161,7 @@ class Encoder:
         """(number of its sparse column, values) for each target column."""
         slots = list_slots(spec)
         places = {name: (feature, *slots[name]) for feature, name in enumerate(slots)}
-        dense_slots = {column.name: slot for slot, column in enumerate(spec.dense)}
-        self._sparse = [_column_encoder(column, places, dense_slots, folder) for column in sparse]
+        self._sparse = [_column_encoder(column, places, spec.dense, folder) for column in sparse]
         one_hot = sorted(
             (each for each in self._sparse if isinstance(each, _OneHotEncoder)), key=lambda each: each.slot
         )
@@ -285,15 +284,16 @@ class Encoder:
 
 
 def _column_encoder(
-    column: SparseColumn, places: Mapping[str, tuple[int, bool, int]], dense: Mapping[str, int], folder: Path
+    column: SparseColumn,
+    places: Mapping[str, tuple[int, bool, int]],
+    dense: Sequence[LogColumn],
+    folder: Path,
 ) -> _ColumnEncoder:
-    """The encoder of a sparse column.
-
-    places: sparse column → (its number, and its slot by ``list_slots``); dense: dense column → its number.
-    """
+    """The encoder of a sparse column. places: sparse column → (its number, and its slot by ``list_slots``)."""
     if column.encoding["kind"] == "bucket":
-        number = dense[column.encoding["column"]]
-        return _BucketEncoder(number, np.array(column.encoding["boundaries"], np.float64))
+        number = [each.name for each in dense].index(column.encoding["column"])
+        dtype = np.float32 if dense[number].kind == "float" else np.float64  # 9.99 may come as either
+        return _BucketEncoder(number, np.array(column.encoding["boundaries"], dtype))
     if "vectors" in column.encoding:
         _, is_list, slot = places[column.encoding["derived"]["of"][0]]
         return _VectorEncoder(slot, is_list, SparseEncoder([column], folder))

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.metrics import metric_of
-from dlrm_app.dataset.label import LabelRule
+from dlrm_app.dataset.label import LabelRule, as_written
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.encoding.value_shares import deviation_text, deviations
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.evaluation.groups import refuse_shared
 from dlrm_app.evaluation.problems import by_problems, group_problems
 from dlrm_app.runs.checkpoint.trained import TrainedModel, known_rows, refuse_moved, usual_values
+from dlrm_app.text import listed
 from dlrm_app.typed import setting
 
 logger = logging.getLogger(__name__)
@@ -96,11 +97,7 @@ def refuse_other_conditions(trained: TrainedModel, manifest: Manifest) -> None:
     if known and manifest.label != main and any(label.given for label in trained.spec.labels):
         problems.append(Problem(str(main), f"comes first in the model, {manifest.label} comes first there"))
     if problems:
-        written = [
-            f"{{{label.name}:{{given:{label.given}}}}}" if label.given else label.name
-            for label in trained.spec.labels
-        ]
-        cure = f"preprocess the rows with {setting('dataset.labels', written)}, as the model's were"
+        cure = f"preprocess the rows with {setting('dataset.labels', as_written(trained.spec.labels))}, as the model's were"
         summary = Problem(str(manifest.path), "has labels with other conditions than the model", cure)
         raise DataError(summary, *problems)
 
@@ -111,7 +108,9 @@ def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig)
     Raises DataError if that was made of other files.
     """
     try:
-        return rows_for(trained, manifest, config)
+        rows = rows_for(trained, manifest, config)
+        _name_lacking_labels(trained, manifest)
+        return rows
     except DataError as error:
         if config.data.path is not None or not (Path(trained.data_path) / MANIFEST).is_file():
             raise
@@ -124,6 +123,17 @@ def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig)
     refuse_shared(own, config.split, config.group_by)
     logger.info("%s is measured on its own dataset %s, made of the same files", trained.name, own.path)
     return own
+
+
+def _name_lacking_labels(trained: TrainedModel, manifest: Manifest) -> None:
+    there = {manifest.label, *(label.name for label in manifest.labels)}
+    if lacking := [label.name for label in trained.spec.labels if label.name not in there]:
+        logger.warning(
+            "%s lacks %s, which %s has learnt too: measured on what it has",
+            manifest.path,
+            listed(lacking),
+            trained.name,
+        )
 
 
 def _files(manifest: Manifest, split: str) -> list[str]:

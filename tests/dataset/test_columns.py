@@ -1,6 +1,7 @@
 """What is said of a dataset that is encoded in another way than a model's own."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,13 +9,18 @@ from dlrm_app.dataset.columns import (
     attention_problems,
     column_problems,
     describe_columns,
+    read_as_known,
     repeated_columns,
     sharing_problems,
 )
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
+from dlrm_app.encoding.dense import is_target
 from dlrm_app.errors import Problem
 from dlrm_app.tables.table import Attention, Table
+from tests.labelled_log import describe_labels, draw_labelled
 from tests.loader.dataset_fixture import write_dataset
+from tests.make_log import write_csv
+from tests.preprocessing.running import run
 from tests.refusals import is_like
 
 
@@ -115,3 +121,19 @@ def test_features_with_other_ids_may_not_share_a_table(manifest: Manifest) -> No
         assert is_like(problem, "table t", "is read by f0 and f2...", "...encoding.shared=[[f0, f2]]")
     (problem,) = problems(("hash", 9), ("hash", 8))
     assert problem.cure.endswith("one encoding.num_embeddings for f0 and f1")
+
+
+def test_labels_in_another_order_are_the_same_encoding(tmp_path: Path) -> None:
+    """The files of target columns are named by the places of labels, their checksums say what they hold."""
+    given = [f"dataset={describe_labels(tmp_path)}", f"input.train={tmp_path}/log.csv", "encoding=vocab"]
+    write_csv(tmp_path / "log.csv", draw_labelled(3000)[0])
+    orders = ["[clicked,{order:{given:clicked}},like]", "[clicked,like,{order:{given:clicked}}]"]
+    first, second = (
+        run(tmp_path / str(number), *given, "dense.target_columns=[shop]", f"dataset.labels={order}")
+        for number, order in enumerate(orders)
+    )
+    files = [{c.name: c.transform["file"] for c in made.dense if is_target(c)} for made in (first, second)]
+    assert files[0].keys() == files[1].keys()
+    assert files[0] != files[1]
+    rows = read_as_known(describe_columns(first), second, ["shop", "user"], first.path, "")
+    assert [column.name for column in rows.dense] == [column.name for column in first.dense]

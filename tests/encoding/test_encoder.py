@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.dataset.manifest import read_manifest
@@ -12,6 +14,7 @@ from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.errors import ConfigError
 from dlrm_app.kernels.hashing import mix, reduce_hash
 from dlrm_app.logs.sources import text_units
+from tests.make_log import make_log
 from tests.preprocessing import reference
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import run, spec_of, table_of
@@ -117,6 +120,28 @@ def test_buckets_count_the_boundaries_below(clicks: Path, rows: list[reference.R
     ]
     assert table_of(manifest)["int_2_bucket"].to_pylist() == expected
     assert manifest.sparse[-1].num_embeddings == 5
+
+
+def test_a_number_at_a_boundary_has_one_bucket_in_every_type(tmp_path: Path) -> None:
+    """float32's 9.99 is below that of text, and its 0.1 above; whole numbers keep all their digits."""
+    prices, counts = [0.1, 9.99, 9.98, 12.42], [2**24, 2**24 + 1, 2**24 + 2, 0]
+    columns = ["{name: clicked, role: label}", "{name: item, role: sparse, kind: integer}"]
+    columns += [
+        "{name: price, role: dense, kind: float}",
+        "{name: count, role: dense, kind: integer}",
+    ]
+    rows = {"clicked": [0, 1, 0, 1], "item": [1, 2, 3, 4], "price": prices, "count": counts}
+    given = make_log(tmp_path, columns, rows)
+    paths = {"text": tmp_path / "log.csv"}
+    for kind in (pa.float32(), pa.float64()):
+        paths[str(kind)] = tmp_path / f"{kind}.parquet"
+        pq.write_table(pa.table({**rows, "price": pa.array(prices, kind)}), paths[str(kind)])
+    bounds = f"dense.bucket_boundaries={{price:[0.1,9.99],count:[{2**24 + 1}]}}"
+    for name, path in paths.items():
+        words = [given[0], f"input.train={path}", "dense.bucket_columns=all", bounds]
+        table = table_of(run(tmp_path / name, *words, "shuffle=none"))
+        assert table["price_bucket"].to_pylist() == [2, 3, 2, 3], name
+        assert table["count_bucket"].to_pylist() == [1, 2, 2, 1], name
 
 
 def test_synthetic_multi_hot_ids_belong_to_the_first_one(clicks: Path, tmp_path: Path) -> None:

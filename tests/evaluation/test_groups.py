@@ -131,6 +131,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("shuffle", ["none", "full"])
+@pytest.mark.slow
 def test_ignored_columns_and_times_are_kept_and_no_model_reads_them(
     kind: str, shuffle: str, tmp_path: Path
 ) -> None:

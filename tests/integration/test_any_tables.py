@@ -114,6 +114,8 @@ def test_a_rank_without_rows_of_any_table_takes_part() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "num_ranks", [2, *(pytest.param(number, marks=pytest.mark.long) for number in (1, 3, 4))]
+)
 def test_any_tables_train_like_plain_torch(num_ranks: int) -> None:
     assert_like_plain(cases_of(num_ranks, 2 * len(SPARSE_OPTIMIZERS)), num_ranks)

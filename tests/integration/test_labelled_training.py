@@ -213,18 +213,23 @@ def test_a_warm_start_from_one_label_keeps_its_top_mlp(folder: Path) -> None:
         "trainer.max_steps=1",
         "warm_start.optimizer=false",
     ]
-    with refused(ConfigError, "dataset.labels", "has [order, like] beside the main label, ... has []"):
+    with refused(
+        ConfigError, "dataset.labels", "has [{order:{given:clicked}},like] beside the main label, ... has []"
+    ):
         train_here(folder / "refused", *keys, *slow)
     train_here(folder / "more", *keys, *slow, "warm_start.allow=[label]")
     after = evaluate_here(f"checkpoint={folder}/more").models[0].metrics["auc"]
     assert after == pytest.approx(before, abs=1e-4)
 
 
-def test_a_model_of_several_labels_is_measured_on_rows_of_one(folder: Path, run: Path) -> None:
+def test_a_model_of_several_labels_is_measured_on_rows_of_one(
+    folder: Path, run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (model,) = evaluate_here(f"checkpoint={run}", f"data.path={folder}/one/data").models
     (own,) = evaluate_here(f"checkpoint={run}").models
     assert model.metrics["auc"] == own.metrics["auc"]
     assert model.labels == []
+    assert "lacks order, like, which run/" in caplog.text
 
 
 def test_distillation_of_several_labels_is_refused(folder: Path, run: Path) -> None:
@@ -252,6 +257,7 @@ def test_an_export_scores_every_label_as_the_model_does(folder: Path, run: Path,
 
 
 @pytest.mark.parametrize("tasks", ["mmoe", "ple"])
+@pytest.mark.slow
 def test_experts_resume_to_the_bit_and_are_exported(folder: Path, tasks: str) -> None:
     """Two such models as an ensemble, trained in two parts and in one."""
     words = [f"data.path={folder}/data", *COMMON, f"model.tasks={tasks}", "model.ensemble_size=2"]

@@ -85,6 +85,7 @@ def test_a_tenth_of_the_negatives_teaches_the_odds_of_all_rows(folder: Path, sam
     assert without.sum() / chances.sum() > 4
 
 
+@pytest.mark.slow
 def test_metrics_of_a_sampled_split_estimate_those_of_all_rows(folder: Path, sampled: Path) -> None:
     """On train: scikit-learn's, where a negative counts ten times; its NE is against the rate of all rows."""
     p, y = scores(sampled, folder / "some", "train")

@@ -136,6 +136,7 @@ def test_files_of_any_order_and_format_give_the_same_rows(log: Path) -> None:
 @pytest.mark.parametrize(
     "more", [[], ["encoding=vocab", "encoding.num_embeddings=null", "shuffle=full", "sampling.negatives=0.5"]]
 )
+@pytest.mark.slow
 def test_interrupted_runs_make_the_same_bytes(
     log: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:

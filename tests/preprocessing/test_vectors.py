@@ -49,6 +49,7 @@ def write_log(folder: Path, num_rows: int) -> list[str]:
 
 
 @pytest.mark.parametrize("loses_work", [True, False])
+@pytest.mark.slow
 def test_interruptions_end_in_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loses_work: bool
 ) -> None:

@@ -88,8 +88,9 @@ class Model:
         ``rows``: a table of pyarrow, pandas or polars, a mapping of columns to lists or arrays, mappings or records in
         a list or from a generator, or one row as a mapping or a Series of pandas. Values are as in the raw
         log; None and NaN are missing, and so is what a mapping leaves out. ``context``: columns that all rows share,
-        such as those of the user whose candidates the rows are; a column of the rows counts before it. Raises ConfigError for columns that are
-        missing or of another type, DataError for values that the log's format does not have.
+        such as those of the user whose candidates the rows are; what a row has itself counts before it. Raises
+        ConfigError for columns that are missing or of another type, DataError for values that the log's format does
+        not have.
         """
         refuse_fork()
         if not isinstance(batch_size, int) or batch_size < 1:
@@ -98,7 +99,7 @@ class Model:
             return self._predict(rows, batch_size, context or {})
 
     def _predict(self, rows: object, batch_size: int, context: Mapping[str, object]) -> NDArray[np.float32]:
-        table = to_table(rows, self._spec)
+        table = to_table(rows, self._spec, context)
         shared = context_table(context, table, self._spec)
         if not table.num_columns and hasattr(rows, "__len__") and len(rows):
             raise DataError(Problem(ROWS, "have no columns", f"give {', '.join(self.columns)}"))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dlrm_app.errors import DataError, Problem
+from dlrm_app.logs.arrow_types import with_plain_types
 from dlrm_app.logs.spec import Spec
 from dlrm_app.text import listed
 
@@ -24,31 +25,24 @@ _NAMED = "give the names: pandas.DataFrame(rows, columns=[…])"
 _READ = "give what it holds, as by json.loads or pandas.read_csv; dlrm-predict input=FILE scores a file"
 
 
-def to_table(rows: object, spec: Spec) -> pa.Table:
-    """``rows`` as a table. Raises DataError for those that cannot be read, with what to give."""
+def to_table(rows: object, spec: Spec, context: Mapping[str, object] | None = None) -> pa.Table:
+    """``rows`` as a table. Raises DataError for those that cannot be read, with what to give.
+
+    Mappings of which some leave out a column of ``context`` take it from there.
+    """
     lists = {column.name for column in spec.columns if column.separator is not None}
     try:
-        table = _as_table(_listed(rows), lists)
+        table = _as_table(_listed(rows), lists, context or {})
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         rule = f"cannot be read as a table ({' '.join(str(error).split())})"
         cure = f"{_CURE}, with each column once and its values of one type"
         raise DataError(Problem(ROWS, rule, cure)) from error
-    table = _with_readable_types(table)
+    table = with_plain_types(table)
     for number, column in enumerate(table.columns):
         # pandas has NaN for a missing text too
         if pa.types.is_floating(column.type) and pc.all(pc.is_null(column, nan_is_null=True)).as_py():
             table = table.set_column(number, table.column_names[number], pa.nulls(len(table)))
     return table
-
-
-def _with_readable_types(table: pa.Table) -> pa.Table:
-    """``table`` with the values of categories within lists, and with one dictionary for the chunks of a column."""
-    for number, column in enumerate(table.columns):
-        kind = column.type
-        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        if is_list and pa.types.is_dictionary(kind.value_type):  # Arrow has no cast for those of polars
-            table = table.set_column(number, table.column_names[number], pa.array(column.to_pylist()))
-    return table.unify_dictionaries() if any(len(each.chunks) > 1 for each in table.columns) else table
 
 
 def context_table(context: Mapping[str, object], table: pa.Table, spec: Spec) -> pa.Table | None:
@@ -82,6 +76,13 @@ def _is_streamed(rows: object) -> bool:
     return isinstance(rows, Iterator) and not hasattr(rows, "read") and not hasattr(rows, "schema")
 
 
+def _plain(value: Any) -> Any:
+    """Python's values of an array, a tensor or a number. NumPy's times stay: of nanoseconds it would make whole numbers."""
+    if str(getattr(value, "dtype", "")).endswith("[ns]"):
+        return list(value) if np.ndim(value) else value
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 class _RowsForm(NamedTuple):
     """A form of rows, and what it is read as."""
 
@@ -93,7 +94,7 @@ _FORMS = (
     _RowsForm(lambda rows: _is_of(rows, "polars", "LazyFrame"), lambda rows: rows.collect()),
     _RowsForm(lambda row: _is_record(row) or isinstance(row, np.void), lambda row: [row]),
     _RowsForm(
-        _has_fields, lambda rows: {name: np.atleast_1d(rows[name]).tolist() for name in rows.dtype.names}
+        _has_fields, lambda rows: {name: _plain(np.atleast_1d(rows[name])) for name in rows.dtype.names}
     ),
     _RowsForm(lambda rows: isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype == object, list),
     _RowsForm(
@@ -141,7 +142,7 @@ def _listed(rows: object) -> object:
     return next((form.read(rows) for form in _FORMS if form.fits(rows)), rows)
 
 
-def _as_table(rows: Any, lists: Collection[str]) -> pa.Table:
+def _as_table(rows: Any, lists: Collection[str], context: Mapping[str, object]) -> pa.Table:
     if isinstance(rows, pa.Table):
         return rows
     if _is_of(rows, "pandas", "DataFrame"):
@@ -156,9 +157,9 @@ def _as_table(rows: Any, lists: Collection[str]) -> pa.Table:
             or (_is_list(value) and (name not in lists or any(map(_is_list, value))))
             for name, value in rows.items()
         )
-        return _table_of([rows]) if is_row else _table_of_columns(rows, lists)
+        return _table_of([rows], {}) if is_row else _table_of_columns(rows, lists)
     if isinstance(rows, Sequence) and not isinstance(rows, str | bytes | bytearray | memoryview):
-        return _table_of([_row(row, number) for number, row in enumerate(rows)])
+        return _table_of([_row(row, number) for number, row in enumerate(rows)], context)
     is_column = _is_of(rows, "pandas", "Series")
     if not is_column and (hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__")):
         return pa.table(rows)
@@ -179,12 +180,12 @@ def _row(row: Any, number: int) -> Mapping[str, Any]:
     raise _refusal(row, f"must be mappings of columns to values, and row {number} is")
 
 
-def _table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """A table of ``rows``: what one of them leaves out, as its first keys may, is missing."""
+def _table_of(rows: Sequence[Mapping[str, Any]], context: Mapping[str, object]) -> pa.Table:
+    """A table of ``rows``: what one of them leaves out, as its first keys may, is that of ``context``, or missing."""
     names = dict.fromkeys(name for row in rows for name in row)
     if rows and not names:
         raise DataError(Problem(ROWS, "have no columns", _CURE))
-    return _named({name: _array([row.get(name) for row in rows], name) for name in names})
+    return _named({name: _array([row.get(name, context.get(name)) for row in rows], name) for name in names})
 
 
 def _table_of_frame(frame: Any) -> pa.Table:
@@ -252,7 +253,7 @@ def _array(values: Any, name: str) -> Any:
 
 def _array_of_arrays(values: Sequence[Any], name: str) -> pa.Array:
     """The ``values`` of a column, some of which are arrays or tensors."""
-    plain = [each.tolist() if hasattr(each, "tolist") else each for each in values]
+    plain = [_plain(each) for each in values]
     try:
         return pa.array(plain, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

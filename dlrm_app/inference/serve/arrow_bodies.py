@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.inference.serve.request import RequestError, refuse_size, refuse_twice
+from dlrm_app.logs.arrow_types import with_plain_types
 from dlrm_app.logs.parquet_columns import type_faults
 from dlrm_app.logs.spec import LogColumn, Spec
 
@@ -41,6 +42,7 @@ def read_stream(body: bytes, max_rows: int, spec: Spec, unread: Collection[str])
             table = reader.read_all()
         refuse_size(len(table), max_rows)
         table.validate(full=True)
+        table = with_plain_types(table)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise RequestError(400, f"the body is not a stream of Arrow: {str(error)[:200]}") from error
     refuse_twice(table.column_names)

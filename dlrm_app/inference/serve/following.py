@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dlrm_app.checksums import checksum
+from dlrm_app.dataset.label import described_label
 from dlrm_app.errors import DataError, DlrmError, Problem
 from dlrm_app.inference.delta import apply_delta
 from dlrm_app.inference.record import DELTA, RECORD, read_delta
@@ -169,16 +170,20 @@ class Follower:
         return new
 
 
-def _asked(export: ServedExport) -> object:
-    """What clients must know of an export: the columns of requests, and the labels of answers."""
-    return [(c.name, c.role, c.kind, c.separator) for c in export.requests.spec.columns], export.model.labels
+def _asked(export: ServedExport) -> dict[str, object]:
+    """What clients must know of an export: how the values of requests are read, and the labels of answers."""
+    spec, model = export.requests.spec, export.model
+    read = {column.name: replace(column, first=None, last=None) for column in spec.columns}
+    return {**read, "null words": spec.null_values, "labels": model.labels or described_label(model.encoding)}
 
 
 def _column_problem(folder: Path, served: ServedExport, new: ServedExport) -> Problem:
-    names = [{column.name for column in each.requests.spec.columns} for each in (served, new)]
-    changed = sorted(names[0] ^ names[1]) or ["their kinds, or the labels"]
-    rule = f"has other columns or labels than the export that is served ({', '.join(changed)})"
-    return Problem(str(folder), rule, "restart the server with it, once clients send its columns")
+    then, now = _asked(served), _asked(new)
+    changed = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
+    rule = (
+        f"reads other columns, or gives other labels, than the export that is served ({', '.join(changed)})"
+    )
+    return Problem(str(folder), rule, "restart the server with it, once clients know of this")
 
 
 def _identity(folder: Path) -> str:

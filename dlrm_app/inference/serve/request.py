@@ -15,6 +15,8 @@ Row = dict[str, object]
 """A row of a request: column → value."""
 MAX_PROBLEMS = 8
 """The number of bad rows that an answer names."""
+MAX_REPEATED = 1 << 22
+"""The most elements that the lists of a context have in all rows together: each row has them in the model's input."""
 _SHOWN = 60
 _BREAKING, _BREAKING_ITEMS = frozenset("\x1f\n\r"), frozenset("\x1e\x1f\n\r")
 """Line ends and separators of records, which no value, or item of a list, may hold."""
@@ -174,6 +176,10 @@ class JsonRows:
                 raise bad_rows(problems)
         if request.context and (problem := self._problem(0, request.context)) is not None:
             raise RequestError(422, f"context: {problem.reason}")
+        elements = sum(len(value) for value in request.context.values() if isinstance(value, list))
+        if elements * len(request) > MAX_REPEATED:
+            rule = f"have {MAX_REPEATED:,} elements at most in all rows together, {elements:,} in each of {len(request):,} here"
+            raise RequestError(413, f"context: lists {rule}: send fewer rows at a time")
         return request
 
     def _are_plain(self, rows: Sequence[Row], body: bytes) -> bool:

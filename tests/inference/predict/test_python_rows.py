@@ -209,6 +209,25 @@ def test_days_and_times_together_are_times(rows: object) -> None:
     assert to_table(rows, SPEC)["at"].to_pylist() == [datetime.datetime(2026, 11, 23), MIXED[1]]
 
 
+def test_what_one_mapping_leaves_out_is_that_of_the_context() -> None:
+    """As over HTTP; what it has counts first, also if that is nothing."""
+    rows, context = [{"shop": 7, "price": None}, {"price": 2.0}, {"shop": 8}], {"price": 1.5, "shop": 9}
+    table = to_table(rows, SPEC, context).to_pydict()
+    assert table == {"shop": [7, 9, 8], "price": [None, 2.0, 1.5]}
+
+
+@pytest.mark.parametrize("unit", ["D", "s", "us", "ns"])
+def test_times_of_numpy_are_times_in_every_unit(unit: str) -> None:
+    """Python has no times of nanoseconds: NumPy's tolist makes whole numbers of them."""
+    times = np.array(["2026-11-23", "2026-11-24"], f"M8[{unit}]")
+    records = np.rec.fromarrays([times, [7, 8]], names="at,shop")
+    for rows in (records, list(records), {"at": times}, [{"at": time} for time in times]):
+        found = to_table(rows, SPEC)["at"].cast(pa.timestamp("us")).to_pylist()
+        assert found == [datetime.datetime(2026, 11, 23), datetime.datetime(2026, 11, 24)]
+    lists = to_table([{"at": times, "seen": torch.ones(1)}], SPEC)["at"].cast(pa.list_(pa.timestamp("us")))
+    assert lists.to_pylist() == [found]
+
+
 def test_categories_are_their_values_in_lists_and_in_chunks() -> None:
     lists = pl.DataFrame({"seen": [["a"], ["b", "a"]]}, schema={"seen": pl.List(pl.Categorical)})
     assert to_table(lists, SPEC)["seen"].to_pylist() == [["a"], ["b", "a"]]

@@ -19,7 +19,7 @@ class Client:
     """One connection that is kept."""
 
     def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         self.model = ""
         """The name of the export that gave the last answer."""
 

@@ -1,5 +1,6 @@
 """A context has the columns that all rows of a request share: the scores are those of rows that repeat it."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import dlrm_app as dlrm
 from dlrm_app.errors import DataError
 from dlrm_app.inference.predict.model import Model
-from dlrm_app.inference.serve.request import RequestError, Row, ScoringRequest
+from dlrm_app.inference.serve.request import MAX_REPEATED, RequestError, Row, ScoringRequest
 from dlrm_app.inference.serve.scoring import ServedExport, open_served
 from tests.inference.serve.test_server import json_rows
 from tests.inference.shop import body_of
@@ -71,6 +72,21 @@ def test_requests_with_a_context_are_read(served: ServedExport) -> None:
     ):
         with pytest.raises(RequestError, match=reason):
             served.requests.read(given, 10)
+
+
+def test_lists_of_a_context_are_limited_in_all_rows_together(served: ServedExport) -> None:
+    """A short request could fill all memory otherwise."""
+    rows = 4096
+    for size, is_refused in ((MAX_REPEATED // rows, False), (MAX_REPEATED // rows + 1, True)):
+        body = json.dumps({"context": {"last_items": ["i1"] * size}, "rows": [{}] * rows}).encode()
+        if is_refused:
+            with pytest.raises(
+                RequestError, match=f"{size:,} in each of 4,096 here: send fewer rows"
+            ) as caught:
+                served.requests.read(body, rows)
+            assert caught.value.status == 413
+        else:
+            assert len(served.requests.read(body, rows)) == rows
 
 
 def test_python_takes_a_context(model: Model) -> None:

@@ -74,16 +74,11 @@ def damage(export: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1] + b"x")
 
 
-def change_columns(export: Path) -> None:
-    """Another description of the raw log, with checksums that fit."""
+def change_encoding(export: Path, change: Callable[[Any], None]) -> None:
+    """Changes the description of the encoding's dataset, with checksums that fit."""
     manifest = export / "encoding" / "manifest.json"
-    text = manifest.read_text()
-    assert '"price"' in text
-    values = json.loads(text)
-    values["config"]["dataset"]["columns"][3] = {"name": "visit", "role": "ignore"}
-    for column in values["config"]["dataset"]["columns"]:
-        if column["name"] == "price":
-            column["kind"] = "integer"
+    values = json.loads(manifest.read_text())
+    change(values)
     manifest.write_text(json.dumps(values))
     record = json.loads((export / RECORD).read_text())
     record["files"]["encoding/manifest.json"] = {
@@ -93,12 +88,36 @@ def change_columns(export: Path) -> None:
     (export / RECORD).write_text(json.dumps(record))
 
 
+def of_other_columns(export: Path) -> None:
+    def change(values: Any) -> None:
+        columns = values["config"]["dataset"]["columns"]
+        columns[3] = {"name": "visit", "role": "ignore"}
+        next(column for column in columns if column["name"] == "price")["kind"] = "integer"
+
+    change_encoding(export, change)
+
+
+def of_another_label(export: Path) -> None:
+    def change(values: Any) -> None:
+        columns = values["config"]["dataset"]["columns"]
+        next(column for column in columns if column["name"] == "clicked")["name"] = "ordered"
+        values["label"] = "ordered"
+
+    change_encoding(export, change)
+
+
+def of_other_null_words(export: Path) -> None:
+    change_encoding(export, lambda values: values["config"]["dataset"].update(null_values=["0"]))
+
+
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
         (damage, "checksum"),
         (lambda export: (export / RECORD).unlink(), "holds no export"),
-        (change_columns, "has other columns or labels than the export that is served"),
+        (of_other_columns, "reads other columns, or gives other labels, than the export that is served"),
+        (of_another_label, "than the export that is served (labels)"),
+        (of_other_null_words, "than the export that is served (null words)"),
         (shutil.rmtree, "holds no export"),
     ],
 )

@@ -28,6 +28,13 @@ def server(shop: Path) -> Iterator[tuple[Any, int]]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def roomy(shop: Path) -> Iterator[tuple[Any, int]]:
+    """One that takes long bodies."""
+    with running(f"model={shop}/export", "limits.body_kib=65536", "limits.seconds=120") as started:
+        yield started
+
+
 def resident(pid: int) -> int:
     """The memory of a process in MiB."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
@@ -81,6 +88,43 @@ def test_a_body_of_100_megabytes_is_refused_without_being_kept(server: Any) -> N
             pass
     assert Client(port).score(json_rows()[:2])[0] == 200
     assert resident(process.pid) < before + 30
+
+
+@pytest.mark.parametrize(
+    ("known", "status", "reason"),
+    [
+        (False, 422, "'c0' is not a column of the model"),
+        (True, 400, "'user' is given twice"),
+    ],
+)
+def test_a_context_with_a_million_keys_is_refused(
+    roomy: tuple[Any, int], known: bool, status: int, reason: str
+) -> None:
+    """Of columns that are not there, or of one over and over; others are answered after it, and its memory is given back."""
+    process, port = roomy
+    names = ("user" if known else f"c{number}" for number in range(1_000_000))
+    context = ",".join(f'"{name}":{number % 10}' for number, name in enumerate(names))
+    body = f'{{"context":{{{context}}},"rows":[{{}}]}}'.encode()
+    Client(port).score(json_rows()[:2])
+    before = resident(process.pid)
+    for _ in range(3):
+        answer = Client(port).ask("POST", "/score", body)
+        assert answer[0] == status
+        assert reason in answer[1]["error"]
+        assert len(answer[1]["error"]) < 500
+    assert Client(port).score(json_rows()[:2])[0] == 200
+    assert resident(process.pid) < before + 600
+
+
+def test_rows_with_a_million_keys_are_refused(roomy: tuple[Any, int]) -> None:
+    """As one row, and spread over many."""
+    _, port = roomy
+    for size in (1, 1000):
+        names = [[f"c{number}" for number in range(first, 1_000_000, size)] for first in range(size)]
+        status, answer = Client(port).score([dict.fromkeys(each, 1) for each in names])
+        assert status == 422
+        assert "is not a column of the model" in answer["error"]
+        assert len(answer["rows"]) <= 8
 
 
 def test_a_client_that_sends_a_byte_a_second_is_left_to_itself(server: Any) -> None:

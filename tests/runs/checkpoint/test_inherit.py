@@ -138,7 +138,9 @@ def differences(folder: Path, case: str, overrides: list[str], runtime: Runtime)
     return found + ([] if kept == expected_kept else [f"{kept}"])
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "num_ranks", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.long)]
+)
 def test_rows_equal_those_copied_by_hand(num_ranks: int, tmp_path: Path) -> None:
     """Weights and optimizer states, to the bit, of tables split by rows and by columns; one rank holds all pieces."""
     assert on_ranks(partial(inherit_all, tmp_path), num_ranks) == [[]] * num_ranks

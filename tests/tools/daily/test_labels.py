@@ -46,12 +46,14 @@ def test_every_label_is_judged(log: Path) -> None:
             assert {f"auc of {label}", f"new auc of {label}", f"clicks of {label}"} <= rules
 
 
+@pytest.mark.slow
 def test_a_day_that_has_lost_a_label_is_held_back(log: Path) -> None:
     last = lines(log / "out")[NAMES[3]]
     assert not last["published"]
     assert last["held"].startswith("100% of like is missing, 30% on the days before")
 
 
+@pytest.mark.slow
 def test_rows_of_days_count_every_label(log: Path) -> None:
     """Those of the day itself, and those that are replayed."""
     made = read_manifest(log / "out" / "days" / NAMES[2] / "rows")

@@ -82,6 +82,7 @@ def test_the_best_scores_are_sklearns_of_the_true_probabilities(tmp_path: Path, 
         assert labels.mean() == pytest.approx(0.25, abs=0.02)
 
 
+@pytest.mark.slow
 def test_clicks_follow_likeness_to_some_of_the_list(tmp_path: Path) -> None:
     """The item among the last ones raises clicks, in any place; bought ones count by their counts."""
     rows = fields(tmp_path / "log.tsv", *HISTORIES)
