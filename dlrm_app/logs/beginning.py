@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.logs.labels import cure_of_lacking
 from dlrm_app.logs.lines import locate
 from dlrm_app.logs.parser import Parser
 from dlrm_app.logs.rejects import RejectedLine
@@ -48,6 +49,7 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, cures: Cu
             )
         are_quoted = spec.quote is None and {f'"{column.name}"' for column in spec.columns} & {*names}
         cure = f"{cures.columns}, or {cures.no_header} if the first line is data"
+        cure += cure_of_lacking(spec, names, labels, cures)
         spec = other = spec.in_columns(names, labels, name, cures.quote if are_quoted else cure)
         text = text._replace(start=behind)
     else:

@@ -3,13 +3,14 @@
 labels: [click, {order: {given: click, loss_weight: 2}}]
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.errors import Problem
+from dlrm_app.logs.spec import Cures, Spec
 from dlrm_app.text import listed
 
 KEY = "dataset.labels"
@@ -88,3 +89,11 @@ def _setting_faults(values: Mapping[str, Any], before: Sequence[str], has_others
     elif given is not None and given not in before:
         faults.append(Problem("given", "must be a label before it", f"use one of {listed(before)}", given))
     return faults
+
+
+def cure_of_lacking(spec: Spec, names: Collection[str], labels: bool | None, cures: Cures) -> str:
+    """What to add to the cure of a file whose columns are ``names``: rows to score may lack labels that are known later."""
+    lacking = [column.name for column in spec.other_labels if column.name not in names]
+    if labels is not None or spec.label not in names or not lacking:
+        return ""
+    return f"; or leave the labels out by {cures.unlabelled}, if {listed(lacking)} is not known yet"

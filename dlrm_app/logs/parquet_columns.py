@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from dlrm_app.dataset.parquet_format import WRITER
 from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.logs.labels import cure_of_lacking
 from dlrm_app.logs.rejects import SAYS_ALL, rule_name
 from dlrm_app.logs.sources.parquet_units import footer_of, schema_of
 from dlrm_app.logs.sources.source import InputFile
@@ -58,6 +59,7 @@ def parquet_spec(source: InputFile, spec: Spec, labels: bool | None, cures: Cure
         cure = f"{cure}; or take columns in their order by {cures.by_position}"
     if labels and spec.label not in names:
         cure = f"{cure}; if it has no {spec.label} column, add {cures.unlabelled}"
+    cure += cure_of_lacking(spec, names, labels, cures)
     found = spec.in_columns(names, labels, source.path, cure)
     read = [name for name, column in zip(shown, found.order, strict=True) if column.role != "ignore"]
     refuse_if([*key_faults(source, read), *type_faults(source.path, stored, shown, found)])

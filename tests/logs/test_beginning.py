@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.errors import ConfigError
 from dlrm_app.logs.beginning import source_spec
 from dlrm_app.logs.sources.find_sources import find_files
-from dlrm_app.logs.spec import Cures, LogColumn, Spec
+from dlrm_app.logs.spec import OTHER_LABEL, Cures, LogColumn, Spec
 from tests.preprocessing.running import content, make, rejects_of, run, table_of
 from tests.refusals import find_problem, refused
 
@@ -20,6 +21,11 @@ NO_HEADER = Spec(
     (LogColumn("y", "label"), LogColumn("n", "dense", "integer"), LogColumn("s", "sparse", "string")),
 )
 HEADER = replace(NO_HEADER, header=True, quote='"')
+LABELLED = replace(
+    HEADER,
+    columns=(*HEADER.columns, LogColumn("z", OTHER_LABEL)),
+    labels=(LearntLabel("y"), LearntLabel("z")),
+)
 
 
 def looked_at(folder: Path, text: bytes, spec: Spec, labels: bool | None) -> Spec:
@@ -76,6 +82,13 @@ def looked_at(folder: Path, text: bytes, spec: Spec, labels: bool | None) -> Spe
             b"Y,n,s\n1,2,a\n",
             "lacks the columns y ('Y' is not 'y': case and spaces count)...",
             "...",
+        ),
+        (
+            LABELLED,
+            None,
+            b"y,n,s\n1,2,a\n",
+            "lacks the columns z...",
+            "...unlabelled=true, if z is not known yet",
         ),
         (HEADER, False, b"n, s\n2,a\n", "...' s' is not 's'...", "..."),
         (HEADER, False, b"n,s,s\n2,a,b\n", "names s twice", "..."),
