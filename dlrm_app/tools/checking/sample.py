@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.logs.beginning import refuse_mark
+from dlrm_app.logs.column_rules import MAX_NULL
 from dlrm_app.logs.null_words import INFINITE
 from dlrm_app.logs.parquet_columns import READABLE, TEXT, content_of, is_list, run_ids_in
-from dlrm_app.logs.read_spec import MAX_NULL
 from dlrm_app.logs.rejects import LIKELY_NULLS
 from dlrm_app.logs.sources.file_kinds import BYTE_ORDER_MARK
 from dlrm_app.logs.sources.parquet_units import ParquetFeed, footer_of, units_of
