@@ -154,7 +154,10 @@ def test_a_client_whose_headers_come_a_byte_a_second_is_left(server: Any, before
     with socket.create_connection(("127.0.0.1", port), timeout=120) as slow:
         slow.sendall(before)
         if before:
-            assert slow.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+            answer = b""
+            while not answer.endswith(b"}"):  # its head and its body may come apart
+                answer += slow.recv(1 << 16)
+            assert answer.startswith(b"HTTP/1.1 400 ")
         slow.settimeout(0.5)
         head = iter(HEAD + b"x-more: " + 1000 * b"x")
         wait_until(lambda: is_closed(slow, bytes([next(head)])), 120, "the end of the connection")
