@@ -3,6 +3,7 @@
 import http.client
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ class FaultyStore:
     fault: Callable[[str, str], Fault | None] = lambda method, key: None
     requests: list[tuple[str, str]] = field(default_factory=list)
     """(method, key) of all requests; the key is without its bucket, and empty for lists."""
+    given: Counter[str] = field(default_factory=Counter)
+    """Key → the bytes that answers to GET have had."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, method: str, key: str) -> int:
@@ -76,7 +79,11 @@ class FaultyStore:
         answer = behind.getresponse()
         headers = {name: value for name, value in answer.getheaders() if name.lower() not in _OWN_HEADERS}
         size = answer.getheader("content-length") if method == "HEAD" else None
-        _reply(to, answer.status, headers, answer.read(), fault, size)
+        data = answer.read()
+        if method == "GET" and answer.status < 300:
+            with self.lock:
+                self.given[key] += len(data)
+        _reply(to, answer.status, headers, data, fault, size)
         behind.close()
 
 

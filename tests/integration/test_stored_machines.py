@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from dlrm_app.runs.checkpoint.names import checkpoint_name
+from dlrm_app.runs.checkpoint.ranges import PART_BYTES, parts_name
 from tests.commands import command, on_two_machines, start_two_machines, succeed, wait_until
+from tests.integration.faulty_store import FaultyStore
 from tests.integration.test_kept_folders import names, objects, tensors
 from tests.loader.dataset_fixture import write_dataset
 from tests.preprocessing.running import content
@@ -56,8 +59,11 @@ def test_two_machines_train_into_one_run_and_empty_ones_continue_after_a_loss(
     # the newest checkpoint and the best one, and nothing of the others
     kept, on_disk = objects(s3, "run"), content(tmp_path / "run")
     assert tensors(kept) == tensors(on_disk)
-    assert {name for name in kept if name.startswith("checkpoints/")} == {
-        name for name in on_disk if name.startswith("checkpoints/")
+    of_checkpoints, on_disk_too = (
+        {name for name in each if name.startswith("checkpoints/")} for each in (kept, on_disk)
+    )
+    assert of_checkpoints == on_disk_too | {
+        parts_name(name) for name in on_disk_too if name.endswith(".tensors")
     }
     evaluated = command(
         "evaluate", "checkpoint=s3://clicks/run", "split=val", f"output={tmp_path}/evaluated.json"
@@ -65,3 +71,35 @@ def test_two_machines_train_into_one_run_and_empty_ones_continue_after_a_loss(
     succeed(evaluated, tmp_path)
     wanted = json.loads((tmp_path / "run" / "result.json").read_text())["evals"]["val"]["auc"]
     assert f"{wanted:.5f}"[:7] in (tmp_path / "evaluated.json").read_text()
+
+
+def test_ranks_on_two_machines_fetch_of_a_checkpoint_by_one_rank_the_rows_that_each_needs(
+    faulty: FaultyStore, s3: Any, tmp_path: Path
+) -> None:
+    disk = write_dataset(tmp_path / "disk", {"train": 512, "val": 128}, one_hot=(200_000, 90_000))
+    given = [
+        *SMALL,
+        "trainer.threads=1",
+        "report.enabled=false",
+        "evaluation.test=false",
+        "checkpoint.keep_last=9",
+    ]
+    given += [
+        f"data.path={disk.folder}",
+        "tables.embedding_dim=32",
+        "sharding.types=[row_wise]",
+        "resume=auto",
+    ]
+    for output in (f"{tmp_path}/run", "s3://clicks/run"):
+        succeed(command("train", *given, "trainer.epochs=1", f"output={output}"), tmp_path)
+    succeed(command("train", *given, "trainer.epochs=2", f"output={tmp_path}/run", ranks=2), tmp_path)
+    saved = f"run/checkpoints/{checkpoint_name(4)}/rank-00000.tensors"
+    size = s3.head_object(Bucket="clicks", Key=saved)["ContentLength"]
+    assert size > 8 * PART_BYTES
+    faulty.given.clear()
+    folders = [tmp_path / "here", tmp_path / "there"]
+    on_two_machines(folders, ["train", *given, "trainer.epochs=2", "output=s3://clicks/run"])
+    # each fetches its own half; parts at both ends of a tensor's half, and small tensors, come twice
+    assert size <= faulty.given[saved] <= size + 4 * PART_BYTES
+    assert [path for folder in folders for path in folder.rglob(f"{checkpoint_name(4)}/*.tensors")] == []
+    assert tensors(objects(s3, "run")) == tensors(content(tmp_path / "run"))
