@@ -48,17 +48,21 @@ def is_apart(folder: Path, ranks: Ranks) -> bool:
     return are_apart(folder, ranks) and ranks.rank != ranks.local_rank
 
 
-def send_parts(folder: Path, written: Path, names: Iterable[str]) -> None:
-    """Sends the files ``names`` in the folder ``written`` to the store, as those of ``folder``."""
+def send_parts(folder: Path, written: Path, names: Iterable[str], minutes: float) -> None:
+    """Sends the files ``names`` in the folder ``written`` to the store, as those of ``folder``.
+
+    Raises DataError once the store has failed for ``minutes``.
+    """
     stored = _stored(folder)
     for name in names:
-        _until_it_succeeds(partial(stored.put, name, written / name))
+        _until_it_succeeds(partial(stored.put, name, written / name), stored, minutes)
 
 
-def withdraw_mark(folder: Path, name: str) -> None:
-    """Deletes the mark of ``folder`` in the store, before files that it stands for are sent again."""
+def withdraw_mark(folder: Path, name: str, minutes: float) -> None:
+    """Deletes the mark of ``folder`` in the store, before files that it stands for are sent again; as ``send_parts``."""
     if (folder / name).is_file():
-        _until_it_succeeds(partial(_stored(folder).delete, [name]))
+        stored = _stored(folder)
+        _until_it_succeeds(partial(stored.delete, [name]), stored, minutes)
 
 
 def bring_parts(folder: Path, files: Files, patience: float = 0.0) -> None:
@@ -169,15 +173,19 @@ def _absolute(folder: Path) -> Path:
     return Path(os.path.normpath(folder.absolute()))
 
 
-def _until_it_succeeds(act: Callable[[], object]) -> None:
-    """Calls ``act`` again, after growing pauses, while the store fails."""
-    pause = 1.0
+def _until_it_succeeds(act: Callable[[], object], stored: StoredFolder, minutes: float) -> None:
+    """Calls ``act`` again, after growing pauses, while the store fails, for up to ``minutes``."""
+    pause, deadline = 1.0, time.monotonic() + 60 * minutes
     while True:
         try:
             act()
             return
         except DataError as error:
-            pause = min(2 * pause, _MOST_PAUSE)
+            if (left := deadline - time.monotonic()) <= 0:
+                rule = f"could not be written for trainer.timeout_minutes={minutes:g}"
+                cure = "start the same command again with resume=auto once the store answers"
+                raise DataError(Problem(str(stored), rule, cure), *error.problems) from error
+            pause = min(2 * pause, _MOST_PAUSE, left)
             logger.warning("the store failed, trying again in %.0f s: %s", pause, error)
             time.sleep(pause)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first, while_others_wait
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.records import Json
 from dlrm_app.runs.checkpoint.marker import MARKER, read_marker
 from dlrm_app.runs.checkpoint.ranges import parts_name
 from dlrm_app.stores.parts import (
@@ -20,16 +21,19 @@ from dlrm_app.stores.parts import (
 )
 
 
-def gather_files(folder: Path, partial: Path, written: Files, ranks: Runtime) -> dict[str, tuple[int, str]]:
-    """The files that all ranks have ``written`` to ``partial``, for the checkpoint ``folder``.
+def gather_files(
+    folder: Path, partial: Path, written: Files, ranks: Runtime, config: Json
+) -> dict[str, tuple[int, str]]:
+    """The files that all ranks have ``written`` to ``partial``, for the checkpoint ``folder`` of the run with ``config``.
 
-    A rank on another machine than the first sends its own to the store before this returns.
+    A rank on another machine than the first sends its own to the store before this returns. Raises DataError, on every
+    rank, once the store has failed for trainer.timeout_minutes.
     """
     apart = is_apart(folder, ranks)
     if are_apart(folder, ranks):
-        ranks.on_first(withdraw_mark, folder, MARKER)
-        own = written if apart else {}
-        ranks.together(while_others_wait, lambda: send_parts(folder, partial, own), ranks.group)
+        minutes, own = config["trainer"]["timeout_minutes"], written if apart else {}
+        ranks.on_first(withdraw_mark, folder, MARKER, minutes)
+        ranks.together(while_others_wait, lambda: send_parts(folder, partial, own, minutes), ranks.group)
     by_rank = all_gather_objects((written, apart), ranks.group)
     sent, here = (
         [name for files, is_sent in by_rank if is_sent == value for name in files] for value in (True, False)

@@ -17,8 +17,8 @@ from dlrm_app.files import write_json
 from dlrm_app.records import read_record
 from dlrm_app.stores.parts import bring_ranges
 
-PART_BYTES = 1 << 22
-"""The bytes of a part: large enough that a connection's delay costs little, and small beside a rank's rows."""
+PART_BYTES = 1 << 20
+"""The bytes of a part: large enough that 16 requests at a time are as fast as a disk, and small beside a rank's rows."""
 Range = tuple[int, int]
 """Begin and end, in bytes."""
 
