@@ -70,9 +70,13 @@ class SlowStore:
         """A PUT of an object, of a part or of a copy; a POST that begins or ends an upload in parts, or deletes."""
         query = request.query
         if "delete" in query:
-            for key in re.findall(r"<Key>(.*?)</Key>", await request.text()):
+            keys = re.findall(r"<Key>(.*?)</Key>", await request.text())
+            for key in keys:
                 (path / unescape(key)).unlink(missing_ok=True)
-            return web.Response(text="<DeleteResult/>", content_type="application/xml")
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            return web.Response(
+                text=f"<DeleteResult>{deleted}</DeleteResult>", content_type="application/xml"
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         if "uploads" in query:
             text = "<InitiateMultipartUploadResult><UploadId>one</UploadId></InitiateMultipartUploadResult>"
