@@ -2,18 +2,22 @@
 
     python benchmarks/slow_store.py FOLDER PORT SECONDS [MB_PER_SECOND]
 
-MB_PER_SECOND: the most of one connection. It serves the files below FOLDER/BUCKET as the objects of BUCKET, to readers alone: HEAD, GET of ranges, lists.
+MB_PER_SECOND: the most of one connection. It serves the files below FOLDER/BUCKET as the objects of BUCKET: HEAD, GET of ranges, lists, PUT (also of parts, copies and
+with conditions) and deletions. Attributes of objects are not kept.
 """
 
 import asyncio
 import math
+import re
+import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from xml.sax.saxutils import escape
+from urllib.parse import unquote
+from xml.sax.saxutils import escape, unescape
 
 from aiohttp import web
 
@@ -40,6 +44,8 @@ class SlowStore:
             return self._list(bucket, request.query)
         self._counts[request.method] += 1
         path = self._folder / bucket / key
+        if request.method in ("PUT", "POST"):
+            return await self._write(request, path)
         if not path.is_file():
             return web.Response(status=404)
         if request.method == "GET" and self._rate < math.inf and "Range" not in request.headers:
@@ -59,6 +65,47 @@ class SlowStore:
                 sent += len(piece)
                 await asyncio.sleep(max(0.0, began + sent / self._rate - time.monotonic()))
         return response
+
+    async def _write(self, request: web.Request, path: Path) -> web.Response:
+        """A PUT of an object, of a part or of a copy; a POST that begins or ends an upload in parts, or deletes."""
+        query = request.query
+        if "delete" in query:
+            keys = re.findall(r"<Key>(.*?)</Key>", await request.text())
+            for key in keys:
+                (path / unescape(key)).unlink(missing_ok=True)
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            return web.Response(
+                text=f"<DeleteResult>{deleted}</DeleteResult>", content_type="application/xml"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if "uploads" in query:
+            text = "<InitiateMultipartUploadResult><UploadId>one</UploadId></InitiateMultipartUploadResult>"
+            return web.Response(text=text, content_type="application/xml")
+        if "uploadId" in query and request.method == "POST":
+            parts = sorted(path.parent.glob(f"{path.name}.part*"))
+            with path.open("wb") as file:
+                for part in parts:
+                    file.write(part.read_bytes())
+                    part.unlink()
+            text = f"<CompleteMultipartUploadResult><ETag>{_tag(path)}</ETag></CompleteMultipartUploadResult>"
+            return web.Response(text=text, content_type="application/xml")
+        if source := request.headers.get("x-amz-copy-source"):
+            shutil.copyfile(self._folder / unquote(source).lstrip("/"), path)
+            text = f"<CopyObjectResult><ETag>{_tag(path)}</ETag></CopyObjectResult>"
+            return web.Response(text=text, content_type="application/xml")
+        wanted = request.headers.get("If-Match", "").strip('"')
+        has_other = wanted and (not path.is_file() or _tag(path) != wanted)
+        if has_other or (path.is_file() and "If-None-Match" in request.headers):
+            return web.Response(status=412)
+        number = f".part{int(query['partNumber']):05}" if "partNumber" in query else ""
+        written = path.with_name(path.name + number)
+        began, received = time.monotonic(), 0
+        with written.open("wb") as file:
+            async for piece in request.content.iter_chunked(1 << 20):
+                file.write(piece)
+                received += len(piece)
+                await asyncio.sleep(max(0.0, began + received / self._rate - time.monotonic()))
+        return web.Response(headers={"ETag": f'"{_tag(written)}"'})
 
     def _list(self, bucket: str, query: Mapping[str, str]) -> web.Response:
         root, prefix = self._folder / bucket, query.get("prefix", "")

@@ -52,22 +52,54 @@ def text_checksum(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
+def data_checksum(data: bytes) -> str:
+    """``sha256:<hex>`` of ``data``."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+class PartChecksums:
+    """Checksums of the parts of a file, each of ``part_bytes``, from its bytes in blocks of any size."""
+
+    def __init__(self, part_bytes: int) -> None:
+        self._part_bytes, self._room = part_bytes, part_bytes
+        self._digest = hashlib.sha256()
+        self._ended: list[str] = []
+
+    def update(self, block: memoryview) -> None:
+        while len(block):
+            taken, block = block[: self._room], block[self._room :]
+            self._digest.update(taken)
+            self._room -= len(taken)
+            if not self._room:
+                self._ended.append(f"sha256:{self._digest.hexdigest()}")
+                self._digest, self._room = hashlib.sha256(), self._part_bytes
+
+    def result(self) -> list[str]:
+        """The checksum of each part; the last one may be shorter."""
+        is_part_open = self._room < self._part_bytes
+        return self._ended + ([f"sha256:{self._digest.hexdigest()}"] if is_part_open else [])
+
+
 def write_hashed(
-    file: IO[bytes], blocks: Iterator[memoryview], start_thread: Callable[[], None] = lambda: None
+    file: IO[bytes],
+    blocks: Iterator[memoryview],
+    start_thread: Callable[[], None] = lambda: None,
+    *others: Callable[[memoryview], None],
 ) -> str:
     """Writes ``blocks`` to ``file``; returns the checksum of their bytes.
 
-    While a block is written, one thread hashes it and another one makes the next block; no more than two blocks
-    exist at a time. ``start_thread`` is called first in each thread.
+    While a block is written, one thread hashes it, one for each of the ``others`` takes it, and one more makes the next
+    block; no more than two blocks exist at a time. ``start_thread`` is called first in each thread.
     """
     digest = hashlib.sha256()
-    with ThreadPoolExecutor(2, initializer=start_thread) as threads:
+    with ThreadPoolExecutor(2 + len(others), initializer=start_thread) as threads:
         following = threads.submit(next, blocks, None)
         while (block := following.result()) is not None:
             following = threads.submit(next, blocks, None)
-            hashed = threads.submit(digest.update, block)
+            taken = [threads.submit(take, block) for take in (digest.update, *others)]
             file.write(block)
-            hashed.result()
+            for each in taken:
+                each.result()
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -59,7 +59,7 @@ def local_places(command: str, settings: "Settings", check: Callable[[], object]
     found[OUTPUT] = str(kept.folder)
     if _is_first(os.environ):
         parts = KeptFolder.of(f"{kept.stored.url}{_PARTS[command]}") if command in _PARTS else None
-        with kept_folder(kept, parts):
+        with kept_folder(kept, parts, leaves_tensors=_are_on_machines(os.environ)):
             yield found
     else:
         kept.fetch()
@@ -82,12 +82,20 @@ def _is_first(environment: Mapping[str, str]) -> bool:
     return environment.get("RANK", "0") == "0"
 
 
+def _are_on_machines(environment: Mapping[str, str]) -> bool:
+    """True for ranks on several machines, by the launcher's variables."""
+    world_size = environment.get("WORLD_SIZE", "1")
+    return int(environment.get("LOCAL_WORLD_SIZE", world_size)) < int(world_size)
+
+
 def _refuse_machines(url: str, ranks: object, environment: Mapping[str, str]) -> None:
     """Raises ConfigError if ranks on several machines have been started. ``ranks``: pods that share the work."""
-    world_size = int(environment.get("WORLD_SIZE", "1"))
-    local = int(environment.get("LOCAL_WORLD_SIZE", world_size))
-    nodes = int(environment.get("SLURM_STEP_NUM_NODES", "1")) if world_size > 1 else 1
-    if local < world_size or nodes > 1 or ("JOB_COMPLETION_INDEX" in environment and ranks not in (None, 1)):
+    nodes = environment.get("SLURM_STEP_NUM_NODES", "1") if environment.get("WORLD_SIZE", "1") != "1" else "1"
+    if (
+        _are_on_machines(environment)
+        or nodes != "1"
+        or ("JOB_COMPLETION_INDEX" in environment and ranks not in (None, 1))
+    ):
         rule = "is worked on by the ranks of one machine, and these are on several"
         raise ConfigError(
             Problem(f"output={url}", rule, "start them on one, or give a folder that all share")

@@ -27,6 +27,7 @@ from dlrm_app.stores.local import (
 )
 from dlrm_app.stores.names import cache_folder, is_in_store, local_place, url_of
 from dlrm_app.stores.objects import StoredFile, StoredFolder
+from dlrm_app.stores.parts import note_left, tensors_in
 from dlrm_app.stores.room import hold, make_room
 from dlrm_app.stores.shards import bring_later, shards_in
 from dlrm_app.text import bytes_text, count
@@ -54,8 +55,8 @@ class KeptFolder:
     def fetch(self) -> None:
         """Makes the local side equal to the store, unless a command on this machine is working on it.
 
-        The shards of a dataset are left: they come when they are read. Raises DataError if the store does not give a
-        file.
+        The shards of a dataset and the tensors of checkpoints are left: they come when they are read. Raises DataError
+        if the store does not give a file.
         """
         coming = self._fetch_unless_worked_on()
         if not self.folder.exists() or self._is_behind_link():
@@ -63,7 +64,7 @@ class KeptFolder:
         make_room(coming)
 
     def _fetch_unless_worked_on(self) -> int:
-        """As ``fetch``; returns the bytes of the shards that are left."""
+        """As ``fetch``; returns the bytes that are left."""
         hold(self.folder)
         with fetching(self.folder), ExitStack() as stack:
             try:
@@ -74,7 +75,7 @@ class KeptFolder:
                         stack.enter_context(working(folder))
             except DlrmError:
                 return 0
-            left = _fetch(self.stored, self.folder, shards_in)
+            left = _fetch(self.stored, self.folder, _read_later)
         bring_later(self.stored, self.folder, left)
         return sum(file.bytes for file in left.values())
 
@@ -94,9 +95,10 @@ class KeptFolder:
                 return
 
     @contextmanager
-    def fetched_for_work(self) -> Iterator[Callable[[], None]]:
+    def fetched_for_work(self, leaves_tensors: bool = False) -> Iterator[Callable[[], None]]:
         """Fetches, then holds both sides for this process while the block runs.
 
+        ``leaves_tensors``: leaves the tensors of checkpoints to the ranks that read them, and to the store.
         Yields a function that raises DlrmError once another machine has taken the folder over. Raises DlrmError if
         another command works on it, DataError if nothing can be written there.
         """
@@ -105,7 +107,8 @@ class KeptFolder:
             with fetching(self.folder):
                 stack.enter_context(working(self.folder))
                 check = stack.enter_context(held_lease(self.stored))
-                _fetch(self.stored, self.folder)
+                left = _fetch(self.stored, self.folder, tensors_in if leaves_tensors else _nothing)
+            note_left(self.folder, left)
             yield check
 
 
@@ -120,7 +123,7 @@ def fetched(path: str | Path) -> Path:
 
 
 def _fetch(
-    source: StoredFolder, folder: Path, leave: Callable[[StoredFolder, Files], Files] = lambda _, stored: {}
+    source: StoredFolder, folder: Path, leave: Callable[[StoredFolder, Files], Files]
 ) -> dict[str, StoredFile]:
     """Makes ``folder`` equal to ``source`` if the store has changed since they were last equal.
 
@@ -151,6 +154,14 @@ def _fetch(
             threads.shutdown(cancel_futures=True)
             write_known(folder, known)
     return left
+
+
+def _nothing(source: StoredFolder, stored: Files) -> Files:
+    return {}
+
+
+def _read_later(source: StoredFolder, stored: Files) -> Files:
+    return {**shards_in(source, stored), **tensors_in(source, stored)}
 
 
 def _differing(stored: Files, known: Known, local: Mapping[str, FileState]) -> list[str]:

@@ -69,7 +69,7 @@ class Mirror:
         if not self._folder.exists():
             return
         self._leave_to_others()
-        gone = [name for name in self._known if name not in now]
+        gone = [name for name in self._known if name not in now and self._folder / name not in ELSEWHERE]
         changed = self._changed(now)
         changed = [name for name in changed if not is_mark(name) or marks.get(name) == now[name]]
         if not (is_last or gone or any(map(is_mark, changed))):
@@ -112,9 +112,10 @@ class Mirror:
             write_known(self._folder, self._known)
 
     def _leave_to_others(self) -> None:
-        """Forgets the files that ranks on other machines have written again."""
-        for name in [name for name in self._known if self._folder / name in ELSEWHERE]:
-            del self._known[name]
+        """Forgets the files that ranks on other machines have written again, and not those that were left in the store."""
+        for name, file in [*self._known.items()]:
+            if self._folder / name in ELSEWHERE and not file.is_coming:
+                del self._known[name]
 
     def _gone_elsewhere(self) -> set[Path]:
         """The files that other machines have sent to folders that are deleted."""
@@ -177,13 +178,16 @@ def _is_calm(state: FileState) -> bool:
 
 
 @contextmanager
-def kept_folder(kept: KeptFolder, parts: KeptFolder | None = None) -> Iterator[None]:
+def kept_folder(
+    kept: KeptFolder, parts: KeptFolder | None = None, leaves_tensors: bool = False
+) -> Iterator[None]:
     """Works on a folder or file while the block runs: fetches it, holds it, sends all changes.
 
     ``parts``: a folder beside it with finished parts, which the block deletes once the whole is there; then it goes from
-    the store too. Raises DlrmError if another command works on it, or if the store fails.
+    the store too. ``leaves_tensors``: as in ``fetched_for_work``. Raises DlrmError if another command works on it, or if the
+    store fails.
     """
-    with kept.fetched_for_work() as check:
+    with kept.fetched_for_work(leaves_tensors) as check:
         if parts is not None:
             parts.fetch()
         mirrors = [Mirror(each, check) for each in (kept, parts) if each is not None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlrm_app.checksums import checksum, text_checksum
+from dlrm_app.checksums import checksum, data_checksum, text_checksum
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import escapes, temporary_name, written_whole
 from dlrm_app.logs.sources.store import explained, open_store
@@ -86,8 +86,20 @@ class StoredFolder:
                         return _make_link(answer, path)
                     with written_whole(path) as temporary:
                         return _fetch(answer, temporary, digest)
+        raise self._of_other_bytes(name)
+
+    def get_part(self, name: str, begin: int, end: int, digest: str) -> bytes:
+        """The bytes of an object from ``begin`` to ``end``, whose checksum is ``digest``; fetched twice if they differ."""
+        with self._opened(name, "read") as (store, place):
+            for _ in range(2):
+                data = bytes(store.get_range(place, start=begin, end=end))
+                if data_checksum(data) == digest:
+                    return data
+        raise self._of_other_bytes(name)
+
+    def _of_other_bytes(self, name: str) -> DataError:
         rule, cure = "has other bytes than were written (checksum)", "delete it, and make it again"
-        raise DataError(Problem(f"{self}/{name}", rule, cure))
+        return DataError(Problem(f"{self}/{name}", rule, cure))
 
     def put(self, name: str, path: Path) -> StoredFile:
         """Writes the file or link at ``path`` as an object, large ones in parts.

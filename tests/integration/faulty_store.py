@@ -3,6 +3,7 @@
 import http.client
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 _OWN_HEADERS = ("transfer-encoding", "connection", "content-length", "date", "server")
+_EXPIRED = b"""<?xml version="1.0" encoding="UTF-8"?>
+<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,12 @@ class FaultyStore:
     fault: Callable[[str, str], Fault | None] = lambda method, key: None
     requests: list[tuple[str, str]] = field(default_factory=list)
     """(method, key) of all requests; the key is without its bucket, and empty for lists."""
+    is_expired: Callable[[str], bool] = lambda key: False
+    """True for an access key that has expired: S3 answers 400 and ExpiredToken."""
+    keys: list[str] = field(default_factory=list)
+    """The access keys that requests were signed with, in order, once for each time that another one came."""
+    given: Counter[str] = field(default_factory=Counter)
+    """Key → the bytes that answers to GET have had."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, method: str, key: str) -> int:
@@ -65,9 +74,15 @@ class FaultyStore:
     def answer(self, to: BaseHTTPRequestHandler) -> None:
         body = to.rfile.read(int(to.headers.get("content-length") or 0))
         method, key = to.command, unquote(to.path.partition("?")[0].lstrip("/").partition("/")[2])
+        signed = re.search(r"Credential=([^/]+)", to.headers.get("authorization", ""))
         with self.lock:
             self.requests.append((method, key))
+            if signed and signed[1] not in self.keys[-1:]:
+                self.keys.append(signed[1])
             fault = self.fault(method, key) or Fault()
+        if signed and self.is_expired(signed[1]):
+            _reply(to, 400, {"content-type": "application/xml"}, _EXPIRED, Fault())
+            return
         if fault.status:
             _reply(to, fault.status, {**fault.headers}, b"", Fault())
             return
@@ -76,7 +91,11 @@ class FaultyStore:
         answer = behind.getresponse()
         headers = {name: value for name, value in answer.getheaders() if name.lower() not in _OWN_HEADERS}
         size = answer.getheader("content-length") if method == "HEAD" else None
-        _reply(to, answer.status, headers, answer.read(), fault, size)
+        data = answer.read()
+        if method == "GET" and answer.status < 300:
+            with self.lock:
+                self.given[key] += len(data)
+        _reply(to, answer.status, headers, data, fault, size)
         behind.close()
 
 

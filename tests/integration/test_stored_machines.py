@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from functools import partial
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from dlrm_app.runs.checkpoint.names import checkpoint_name
+from dlrm_app.runs.checkpoint.ranges import PART_BYTES, parts_name
 from tests.commands import command, on_two_machines, start_two_machines, succeed, wait_until
+from tests.integration.faulty_store import Fault, FaultyStore
 from tests.integration.test_kept_folders import names, objects, tensors
 from tests.loader.dataset_fixture import write_dataset
 from tests.preprocessing.running import content
@@ -56,8 +60,11 @@ def test_two_machines_train_into_one_run_and_empty_ones_continue_after_a_loss(
     # the newest checkpoint and the best one, and nothing of the others
     kept, on_disk = objects(s3, "run"), content(tmp_path / "run")
     assert tensors(kept) == tensors(on_disk)
-    assert {name for name in kept if name.startswith("checkpoints/")} == {
-        name for name in on_disk if name.startswith("checkpoints/")
+    of_checkpoints, on_disk_too = (
+        {name for name in each if name.startswith("checkpoints/")} for each in (kept, on_disk)
+    )
+    assert of_checkpoints == on_disk_too | {
+        parts_name(name) for name in on_disk_too if name.endswith(".tensors")
     }
     evaluated = command(
         "evaluate", "checkpoint=s3://clicks/run", "split=val", f"output={tmp_path}/evaluated.json"
@@ -65,3 +72,62 @@ def test_two_machines_train_into_one_run_and_empty_ones_continue_after_a_loss(
     succeed(evaluated, tmp_path)
     wanted = json.loads((tmp_path / "run" / "result.json").read_text())["evals"]["val"]["auc"]
     assert f"{wanted:.5f}"[:7] in (tmp_path / "evaluated.json").read_text()
+
+
+def test_ranks_on_two_machines_fetch_of_a_checkpoint_by_one_rank_the_rows_that_each_needs(
+    faulty: FaultyStore, s3: Any, tmp_path: Path
+) -> None:
+    disk = write_dataset(tmp_path / "disk", {"train": 512, "val": 128}, one_hot=(200_000, 90_000))
+    given = [
+        *SMALL,
+        "trainer.threads=1",
+        "report.enabled=false",
+        "evaluation.test=false",
+        "checkpoint.keep_last=9",
+    ]
+    given += [
+        f"data.path={disk.folder}",
+        "tables.embedding_dim=32",
+        "sharding.types=[row_wise]",
+        "resume=auto",
+    ]
+    for output in (f"{tmp_path}/run", "s3://clicks/run"):
+        succeed(command("train", *given, "trainer.epochs=1", f"output={output}"), tmp_path)
+    succeed(command("train", *given, "trainer.epochs=2", f"output={tmp_path}/run", ranks=2), tmp_path)
+    saved = f"run/checkpoints/{checkpoint_name(4)}/rank-00000.tensors"
+    size = s3.head_object(Bucket="clicks", Key=saved)["ContentLength"]
+    assert size > 8 * PART_BYTES
+    faulty.given.clear()
+    folders = [tmp_path / "here", tmp_path / "there"]
+    on_two_machines(folders, ["train", *given, "trainer.epochs=2", "output=s3://clicks/run"])
+    # each fetches its own half; the parts at both ends of it, and those of small tensors, come twice
+    assert size <= faulty.given[saved] <= size + 8 * PART_BYTES
+    assert [path for folder in folders for path in folder.rglob(f"{checkpoint_name(4)}/*.tensors")] == []
+    assert tensors(objects(s3, "run")) == tensors(content(tmp_path / "run"))
+
+
+def test_a_run_ends_once_the_store_has_taken_no_checkpoint_for_the_timeout_and_continues_later(
+    faulty: FaultyStore, s3: Any, tmp_path: Path
+) -> None:
+    disk = write_dataset(tmp_path / "disk", {"train": 512, "val": 128})
+    given = [
+        *SMALL,
+        "trainer.threads=1",
+        "report.enabled=false",
+        "evaluation.test=false",
+        f"data.path={disk.folder}",
+    ]
+    given += ["trainer.timeout_minutes=1", "checkpoint.every_steps=4", "trainer.epochs=3", "resume=auto"]
+    succeed(command("train", *given, f"output={tmp_path}/run", ranks=2), tmp_path)
+    is_refused = re.compile("PUT run/.*step-00000000[89]/rank-00001.tensors")
+    faulty.fault = lambda method, key: Fault(status=403) if is_refused.fullmatch(f"{method} {key}") else None
+    folders = [tmp_path / "here", tmp_path / "there"]
+    machines = start_two_machines(folders, ["train", *given, "output=s3://clicks/run"])
+    assert [machine.wait(300) for machine in machines] == [1, 1]
+    said = "".join(folder.with_suffix(".log").read_text() for folder in folders)  # the first rank prints it
+    assert "could not be written for trainer.timeout_minutes=1: start the same command again" in said
+    assert "must not be written: there is no permission" in said
+    assert marks(s3) == {f"checkpoints/{checkpoint_name(4)}/complete.json"}
+    faulty.fault = lambda method, key: None
+    on_two_machines(folders, ["train", *given, "output=s3://clicks/run"])
+    assert tensors(objects(s3, "run")) == tensors(content(tmp_path / "run"))

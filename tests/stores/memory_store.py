@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
+from dlrm_app.checksums import data_checksum
 from dlrm_app.stores.objects import StoredFile, StoredFolder
 
 
@@ -46,6 +47,12 @@ class MemoryFolder(StoredFolder):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(self.objects[name])
         return _described(self.objects[name])
+
+    def get_part(self, name: str, begin: int, end: int, digest: str) -> bytes:
+        data = self.objects[name][begin:end]
+        if data_checksum(data) != digest:
+            raise self._of_other_bytes(name)
+        return data
 
     def put(self, name: str, path: Path) -> StoredFile:
         data = path.read_bytes()

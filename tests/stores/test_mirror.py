@@ -243,3 +243,30 @@ def test_files_that_another_machine_has_sent_stay_until_their_mark_is_deleted(
     note_deleted(folder)
     mirror.send()
     assert store.objects == {}
+
+
+def test_tensors_that_are_left_stay_in_the_store_until_their_checkpoint_is_deleted_or_saved_again(
+    kept: KeptFolder, store: MemoryFolder
+) -> None:
+    checkpoints = [kept.folder / f"checkpoints/step-{step}" for step in range(3)]
+    names = ["rank-00000.tensors", "rank-00001.tensors"]
+    with kept_folder(kept):
+        for folder in checkpoints:
+            folder.mkdir(parents=True)
+            for name in names:
+                (folder / name).write_bytes(b"values")
+            write_json(folder / "complete.json", {"save": 1})
+    whole = dict(store.objects)
+    with kept_folder(on_another_machine(kept), leaves_tensors=True):
+        assert {*contents(kept.folder)} == {f"checkpoints/step-{step}/complete.json" for step in range(3)}
+    assert store.objects == whole
+    with kept_folder(on_another_machine(kept), leaves_tensors=True):
+        shutil.rmtree(checkpoints[0])
+        note_deleted(checkpoints[0])
+        note_elsewhere(checkpoints[1], [], names[:1])  # by one rank, of this machine
+        (checkpoints[1] / names[0]).write_bytes(b"others")
+        write_json(checkpoints[1] / "complete.json", {"save": 2})
+    left = {f"checkpoints/step-2/{name}": b"values" for name in names}
+    assert store.objects == contents(kept.folder) | left
+    assert store.objects[f"checkpoints/step-1/{names[0]}"] == b"others"
+    assert f"checkpoints/step-1/{names[1]}" not in store.objects

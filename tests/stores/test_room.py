@@ -1,6 +1,8 @@
 """The local sides of stores stay within their limit; what is used, or not sent, stays."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,26 @@ def test_what_is_used_or_not_sent_stays(
         assert there(folders) == [True, True, False, False]
     assert "deleted the local files of s3://bucket/2 (1 kB)" in caplog.text
     assert "what is used, or not sent yet, takes 2 kB" in caplog.text
+
+
+@pytest.mark.slow
+def test_what_another_process_uses_stays_until_that_ends(
+    folders: list[KeptFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use = f"import sys; from dlrm_app.stores.fetch import hold, local_place; hold(local_place({folders[0].stored.url!r}))"
+    code = f"{use}; print('used', flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"used\n"
+    os.utime(beside(folders[0].folder, "used"), (0, 0))  # longest ago
+    limit(monkeypatch, BYTES)
+    make_room()
+    assert there(folders) == [True, False, False, False]
+    process.kill()
+    process.wait()
+    limit(monkeypatch, BYTES - 1)
+    make_room()
+    assert there(folders) == [False] * 4
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "ten", "nan"])

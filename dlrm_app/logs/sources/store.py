@@ -40,6 +40,8 @@ _SCHEMES = {name: name for name in ("s3", "s3a", "gs", "az", "abfs", "abfss", "h
 """The scheme of a URL → its name in the library."""
 _SETTINGS = ("AWS_", "GOOGLE_", "AZURE_", "NO_PROXY", "HTTP_PROXY", "HTTPS_PROXY")
 """The beginnings of the names of environment variables that a store depends on."""
+_ASKED_AGAIN = timedelta(seconds=1)
+"""boto3 renews the credentials of a profile when it is asked for them, which the library would do every 25 minutes."""
 A = TypeVar("A")
 B = TypeVar("B")
 Version = tuple[int, str]
@@ -227,6 +229,12 @@ def explained(address: str, verb: str = "read") -> Iterator[None]:
     except (BaseError, OSError) as error:
         reason = without_credentials(str(error).splitlines()[0])
         cure = "run the same command again later"
+        if "ExpiredToken" in str(error):
+            rule, cure = (
+                f"must not be {verb}: the credentials have expired",
+                "renew them, then run the same command again",
+            )
+            raise DataError(Problem(str(address), rule, cure)) from error
         if "404 Not Found" in reason:  # of a list: there is no such bucket
             problem = Problem(str(address), "does not exist", "check the bucket and the endpoint")
             raise DataError(problem) from error
@@ -309,7 +317,7 @@ def _aws_profile(root: str, settings: Mapping[str, str]) -> dict[str, Any]:
         key: value for key, value in config.items() if value and unset[key] not in settings
     }
     if has_credentials:
-        found["credential_provider"] = Boto3CredentialProvider(session)
+        found["credential_provider"] = Boto3CredentialProvider(session, ttl=_ASKED_AGAIN)
     return found
 
 

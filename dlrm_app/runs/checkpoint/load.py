@@ -23,6 +23,7 @@ from dlrm_app.locks import SharedLock
 from dlrm_app.model.build import build_model
 from dlrm_app.model.frozen_rows import set_vectors
 from dlrm_app.model.loss import ClickTask, set_tf32
+from dlrm_app.runs.checkpoint.machines import bring_files
 from dlrm_app.runs.checkpoint.marker import (
     EMA,
     MARKER,
@@ -45,7 +46,6 @@ from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, l
 from dlrm_app.runs.checkpoint.trained import TrainedModel, describe_trained
 from dlrm_app.sharding.planner import plan_model, shard_model
 from dlrm_app.stores.names import here, portable
-from dlrm_app.stores.parts import bring_parts
 from dlrm_app.tables.table import table_of
 
 logger = logging.getLogger(__name__)
@@ -55,18 +55,16 @@ def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
     """The checkpoint at ``folder``, after all its files are verified. The ranks share the work.
 
     Every rank takes the first rank's ``folder`` and marker. Where a store has it, files that are not on this machine
-    are fetched. Raises DataError (on every rank) if it is incomplete or
-    damaged.
+    are fetched; ranges that are read later (``bring_files``) are verified then. Raises DataError (on every rank) if it
+    is incomplete or damaged.
     """
     place, marker = runtime.on_first(_read, folder)
     folder = here(place)
-    names = {*sorted(marker.files)[runtime.rank :: runtime.world_size], INDEX}
-    files = {name: marked for name, marked in marker.files.items() if name in names}
 
     def verify() -> None:
-        bring_parts(folder, marker.files)
+        names = {*bring_files(folder, marker.files, runtime), INDEX}
         await_file(folder / MARKER)
-        verify_files(folder, files)
+        verify_files(folder, {name: marked for name, marked in marker.files.items() if name in names})
 
     runtime.together(while_others_wait, verify)
     return Checkpoint(folder, marker)

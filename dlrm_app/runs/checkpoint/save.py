@@ -107,7 +107,7 @@ def save_checkpoint(
         ranks.on_first(_make_partial, folder)
         writer = TensorWriter(partial, runtime, group)
         save(tensors, storage_writer=writer, planner=PiecesPlanner(pieces), process_group=group)
-        files = gather_files(folder, partial, writer.written, ranks)
+        files = gather_files(folder, partial, writer.written, ranks, marker.config)
         ranks.on_first(_complete, folder, replace(marker, files=files))
     except CheckpointException as error:  # DCP's: raised on every rank
         reasons = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())

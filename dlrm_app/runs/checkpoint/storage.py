@@ -27,12 +27,21 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from dlrm_app.checksums import text_checksum, write_hashed
+from dlrm_app.checksums import PartChecksums, describe_files, text_checksum, write_hashed
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import escapes, write_text
+from dlrm_app.runs.checkpoint.ranges import (
+    PART_BYTES,
+    FileParts,
+    Range,
+    parts_name,
+    ranges_read,
+    write_parts,
+)
 from dlrm_app.runs.checkpoint.tensors import Pieces
+from dlrm_app.stores.names import url_of
 from dlrm_app.text import json_text
 
 INDEX = "index.json"
@@ -81,13 +90,19 @@ class TensorWriter(FileSystemWriter):
         pieces: list[torch.Tensor] = list(found)
         blocks = (_bytes_of(block) for piece in pieces for block in row_blocks(piece))
         name = f"rank-{self._runtime.rank:05}.tensors"
+        parts = PartChecksums(PART_BYTES) if url_of(Path(self.path)) else None
         with Path(self.path, name).open("wb") as file:
-            digest = write_hashed(file, blocks, self._runtime.use_device)
+            others = [parts.update] if parts else []
+            digest = write_hashed(file, blocks, self._runtime.use_device, *others)
             file.flush()
             os.fsync(file.fileno())
         sizes = [piece.numel() * piece.element_size() for piece in pieces]
         *starts, total = accumulate(sizes, initial=0)
         self.written[name] = (total, digest)
+        if parts:
+            path = Path(self.path, parts_name(name))
+            write_parts(path, FileParts(total, PART_BYTES, parts.result()))
+            self.written |= describe_files(path.parent, [path.name])
         return [
             WriteResult(item.index, size, _StorageInfo(name, start, size))
             for item, start, size in zip(plan.items, starts, sizes, strict=True)
@@ -128,6 +143,10 @@ class SavedPiece:
     file: str
     start: int
     num_bytes: int
+
+    def row_bytes(self, dtype: torch.dtype) -> int:
+        """The bytes of one row of the piece in its file."""
+        return dtype.itemsize * prod(self.sizes[1:])
 
 
 @dataclass(frozen=True)
@@ -174,19 +193,25 @@ class TensorReader:
         by_name: dict[str, list[tuple[tuple[int, ...], torch.Tensor]]] = defaultdict(list)
         for (name, offsets), values in pieces.items():
             by_name[name].append((offsets, values.detach()))
+        found = list[tuple[torch.dtype, SavedPiece, list[_Part]]]()
         for name, wanted in by_name.items():
             saved = self.tensors[name]
             missing = sum(part.target.numel() for part in _overlaps(saved.whole, wanted))
-            for piece in saved.pieces:
-                parts = _overlaps(piece, wanted)
-                missing -= sum(part.target.numel() for part in parts)
-                for first, block in self._blocks(saved.dtype, piece, parts):
-                    for part in parts:
-                        part.take(first, block)
+            overlaps = [(saved.dtype, piece, _overlaps(piece, wanted)) for piece in saved.pieces]
+            found += [each for each in overlaps if each[2]]
+            missing -= sum(part.target.numel() for _, _, parts in overlaps for part in parts)
             if missing:
                 raise DataError(
                     Problem(str(self.folder), f"lacks {missing:,} values of {name}", "take it from a copy")
                 )
+        ranges: dict[str, list[Range]] = defaultdict(list)
+        for dtype, piece, parts in found:
+            ranges[piece.file] += [part.range_in(piece, dtype) for part in parts]
+        with ranges_read(self.folder, ranges) as path_of:
+            for dtype, piece, parts in found:
+                for first, block in _blocks(path_of(piece.file), dtype, piece, parts):
+                    for part in parts:
+                        part.take(first, block)
 
     def rows(self, name: str, numbers: torch.Tensor) -> torch.Tensor:
         """The rows ``numbers`` [R], sorted, of the tensor ``name`` [rows, columns], read one by one.
@@ -212,29 +237,6 @@ class TensorReader:
         mapped = np.memmap(path, np.uint8, "r", piece.start, shape)
         return torch.from_numpy(mapped[numbers.numpy()]).view(dtype)
 
-    def _blocks(
-        self, dtype: torch.dtype, piece: SavedPiece, parts: Sequence["_Part"]
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yields (first row, rows) of the blocks of ``piece`` that ``parts`` need.
-
-        The next block overwrites the last.
-        """
-        if not parts:
-            return
-        sizes, path = piece.sizes or (1,), self.folder / piece.file
-        with path.open("rb") as file:
-            num_rows = _rows_per_block(dtype, sizes)
-            row_bytes = dtype.itemsize * prod(sizes[1:])
-            memory = torch.empty(min(num_rows, sizes[0]) * row_bytes, dtype=torch.uint8)
-            for first in range(0, sizes[0], num_rows):
-                end = min(first + num_rows, sizes[0])
-                if any(part.needs(first, end) for part in parts):
-                    block = memory[: (end - first) * row_bytes]
-                    file.seek(piece.start + first * row_bytes)
-                    if file.readinto(_bytes_of(block)) != len(block):
-                        raise DataError(Problem(str(path), "ends within a tensor", "take it from a copy"))
-                    yield first, block.view(dtype).view(end - first, *sizes[1:])
-
 
 @dataclass(frozen=True)
 class _Part:
@@ -247,6 +249,11 @@ class _Part:
         """True if the part has rows of the piece from ``begin`` to ``end``."""
         return begin < self.box[0].stop and self.box[0].start < end
 
+    def range_in(self, piece: SavedPiece, dtype: torch.dtype) -> Range:
+        """The bytes of the file of ``piece`` that have the part's rows."""
+        row_bytes, rows = piece.row_bytes(dtype), self.box[0]
+        return piece.start + rows.start * row_bytes, piece.start + rows.stop * row_bytes
+
     def take(self, first: int, block: torch.Tensor) -> None:
         """Copies its rows out of ``block``, which has the rows of the piece from ``first`` on."""
         rows, *columns = self.box
@@ -254,6 +261,27 @@ class _Part:
         if begin < end:
             values = block[(slice(begin - first, end - first), *columns)]
             self.target[begin - rows.start : end - rows.start].copy_(values)
+
+
+def _blocks(
+    path: Path, dtype: torch.dtype, piece: SavedPiece, parts: Sequence[_Part]
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yields (first row, rows) of the blocks of ``piece``, in the file at ``path``, that ``parts`` need.
+
+    The next block overwrites the last.
+    """
+    sizes = piece.sizes or (1,)
+    with path.open("rb") as file:
+        num_rows, row_bytes = _rows_per_block(dtype, sizes), piece.row_bytes(dtype)
+        memory = torch.empty(min(num_rows, sizes[0]) * row_bytes, dtype=torch.uint8)
+        for first in range(0, sizes[0], num_rows):
+            end = min(first + num_rows, sizes[0])
+            if any(part.needs(first, end) for part in parts):
+                block = memory[: (end - first) * row_bytes]
+                file.seek(piece.start + first * row_bytes)
+                if file.readinto(_bytes_of(block)) != len(block):
+                    raise DataError(Problem(str(path), "ends within a tensor", "take it from a copy"))
+                yield first, block.view(dtype).view(end - first, *sizes[1:])
 
 
 def _overlaps(piece: SavedPiece, wanted: Sequence[tuple[tuple[int, ...], torch.Tensor]]) -> list[_Part]:
