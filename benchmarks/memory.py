@@ -2,16 +2,19 @@
 
     python benchmarks/memory.py             # 26 tables of a million rows x 32 (3.1 GiB), then twice as many rows:
     half an hour python benchmarks/memory.py --gib 3 --only save,load
+    python benchmarks/memory.py --frozen 1_000_000   # a frozen table of so many vectors of 384 numbers in fp16
 
 Memory is anonymous memory (RssAnon and RssShmem) of all processes of a command, every 20 ms; files that Linux may
 drop do not count. Prints a table; a row is marked if it takes more than 1.1 times the tables and 1 GiB a rank.
 """
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,17 +25,33 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 GIB = 1 << 30
 ROWS, DIM, NUM_TABLES = 1_000_000, 32, 26
 PORT = 18_473
+WIDTH = 384
+FROZEN = """name: frozen
+delimiter: ","
+header: true
+columns:
+  - {name: clicked, role: label}
+  - {name: user, role: sparse, kind: string}
+  - {name: item, role: sparse, kind: string}
+derived:
+  - {name: item_text, kind: vectors, of: item, file: items.parquet}
+"""
 
 
 @dataclass
 class Measured:
-    """Peaks in bytes, of the whole command and while it saved, and seconds."""
+    """Peaks in bytes, of the whole command and while it saved; its median in the last half of its time; seconds."""
 
     peak: int = 0
     peak_of_save: int = 0
+    usual: float = 0.0
     seconds: float = 0.0
     lines: list[str] = field(default_factory=list)
 
@@ -63,12 +82,13 @@ def measure(line: str, is_done: Callable[[], bool] = lambda: False) -> Measured:
     saves = next(
         (Path(word[7:], "checkpoints") for word in words if word.startswith("output=")), Path("none")
     )
-    measured, started = Measured(), time.monotonic()
+    measured, started, samples = Measured(), time.monotonic(), [0]
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen([path, *words[1:]], stdout=said, stderr=subprocess.STDOUT)
         ended = False
         while process.poll() is None:
             memory = memory_of(process.pid)
+            samples.append(memory)
             measured.peak = max(measured.peak, memory)
             if next(saves.glob(".step-*.partial"), None) is not None:
                 measured.peak_of_save = max(measured.peak_of_save, memory)
@@ -76,6 +96,7 @@ def measure(line: str, is_done: Callable[[], bool] = lambda: False) -> Measured:
                 ended = True
                 process.send_signal(signal.SIGTERM)
             time.sleep(0.02)
+        measured.usual = statistics.median(samples[len(samples) // 2 :])
         measured.seconds = time.monotonic() - started
         said.seek(0)
         measured.lines = said.read().splitlines()
@@ -93,13 +114,14 @@ def is_serving() -> bool:
         return False
 
 
+def never() -> bool:
+    return False
+
+
 def commands(keys: str) -> Iterator[tuple[str, str, Callable[[], bool]]]:
     """(Name, line, when to end it) of each command, in the order in which they need each other's results."""
     train = f"dlrm-train data.path=ds {keys} trainer.max_steps=10"
     ranks = "torchrun --standalone --nproc-per-node 2 -m dlrm_app.cli"
-
-    def never() -> bool:
-        return False
 
     yield "train, save", f"{train} output=run", never
     yield "train, asynchronous save", f"{train} checkpoint.asynchronous=true output=run_async", never
@@ -164,13 +186,53 @@ def run(rows: int, only: list[str]) -> None:
             )
 
 
+def run_frozen(rows: int) -> None:
+    """Measures commands with ``rows`` vectors beside the same with 1,000 of them: the difference is the table's."""
+    log = np.random.default_rng(0).integers(0, 1000, (20_000, 2))
+    lines = (f"{(user + item) % 2},u{user},{item}" for user, item in log)
+    Path("log.csv").write_text("clicked,user,item\n" + "\n".join(lines) + "\n")
+    Path("log.yaml").write_text(FROZEN)
+    found: dict[str, list[tuple[int, float]]] = {}
+    for size in (1000, rows):
+        vectors = np.random.default_rng(1).standard_normal((size, WIDTH), np.float32).astype(np.float16)
+        values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), WIDTH)
+        pq.write_table(pa.table({"value": [str(n) for n in range(size)], "vector": values}), "items.parquet")
+        del vectors, values
+        measure(f"dlrm-preprocess dataset=log.yaml input.train=log.csv split.val=0.1 output=ds{size}")
+        train = f"dlrm-train data.path=ds{size} trainer.global_batch_size=1024 trainer.epochs=40 report.enabled=false"
+        given = f"data.path=ds{size} split=val"
+        for name, line, is_done in (
+            ("train", f"{train} output=run{size}", never),
+            ("evaluate", f"dlrm-evaluate checkpoint=run{size} {given}", never),
+            (
+                "export, TorchScript",
+                f"dlrm-export checkpoint=run{size} {given} judgement=ignore format=torchscript output=x{size}",
+                never,
+            ),
+            ("serve", f"dlrm-serve model=x{size} port={PORT}", is_serving),
+        ):
+            measured = measure(line, is_done)
+            found.setdefault(name, []).append((measured.peak, measured.usual))
+    table = (rows - 1000) * WIDTH * 2
+    for name, (few, many) in found.items():
+        more = [after - before for before, after in zip(few, many, strict=True)]
+        cells = (f"{each / GIB:.3f} ({each / table - 1:+.1%})" for each in more)
+        print(f"| {name} | {table / GIB:.3f} | {' | '.join(cells)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gib", type=float, nargs="*", default=[3, 6], help="sizes of the tables")
     parser.add_argument("--only", default="", help="parts of names, with commas between")
+    parser.add_argument("--frozen", type=int, help="the rows of a frozen table")
     arguments = parser.parse_args()
+    if arguments.frozen:
+        print("| command | table, GiB | peak, more than with 1,000 vectors, GiB | usual |\n|---|---|---|---|")
+        with tempfile.TemporaryDirectory(prefix="memory-") as folder, contextlib.chdir(folder):
+            run_frozen(arguments.frozen)
+        return
     print("| command | tables, GiB | peak, GiB | beyond the tables | seconds |\n|---|---|---|---|---|")
     for gib in arguments.gib:
         folder = tempfile.mkdtemp(prefix="memory-")

@@ -90,7 +90,7 @@ def settings_of(device: str) -> set[tuple[str, ...]]:
     return {(*case.model, *leg) for case in cases(device) for leg in case.legs}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_settings_for_gpus_alone_are_valid(tmp_path: Path) -> None:
     """The others are run on a CPU; so no GPU finds a case out of date."""
     specs = tmp_path / "tables.yaml"

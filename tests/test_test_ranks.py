@@ -28,7 +28,7 @@ print(len(asked))
 """Imports what the fork server imports; asking torch for GPUs is an error unless torch asks NVML."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_process_that_ranks_are_forked_from_starts_no_driver() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,9 +1,6 @@
-"""Columns of Arrow → columns of raw values, by the rules of ``fields`` for text.
+"""Columns of Arrow → columns of raw values, by the rules of ``fields`` for text; single values are ``arrow_values``'.
 
-A value is what its decimal text would be: an integer id and its digits are the same id. Whole numbers may come as
-floats, which pandas makes of integers with nulls; NaN is missing. A timestamp is seconds since 1970 in a dense column
-or a time, and days in a sparse column, both in UTC whatever its zone. A null in a list is a missing value, like an
-empty element of text. Functions import pyarrow.compute themselves, because it takes 0.04 s, and text does not need it.
+A null in a list is a missing value, like an empty element of text.
 """
 
 import threading
@@ -14,28 +11,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.logs.arrow_columns import Fault, KeysOrNumbers, Reading, ReadValues
+from dlrm_app.logs.arrow_columns import Fault, Reading
 from dlrm_app.logs.arrow_lists import ends_of, lists_of, split_weights
-from dlrm_app.logs.arrow_numbers import (
-    EXACT,
-    LARGEST,
-    LEAST,
-    LIMITS,
-    are_rounded,
-    convert_keys,
-    convert_numbers,
-    digits_of,
-    is_beyond_years,
-    is_text_of_digits,
-    numbers_and_nulls,
-    numeric,
-    spread_distinct,
-)
-from dlrm_app.logs.arrow_texts import fill_spans, parse_keys, parse_numbers, shown_text, texts_of
+from dlrm_app.logs.arrow_texts import shown_text
+from dlrm_app.logs.arrow_values import ArrowValues
 from dlrm_app.logs.codes import column_codes, kind_code, vector_slots
-from dlrm_app.logs.fields import FIRST_TIME, LAST_TIME
-from dlrm_app.logs.null_words import null_lists, null_numbers, null_values, null_words_of, set_missing
-from dlrm_app.logs.parquet_columns import TEXTS
+from dlrm_app.logs.null_words import null_lists, null_words_of
 from dlrm_app.logs.parser import Cursor, Position
 from dlrm_app.logs.raw_columns import RawColumns, RawList, RepeatedList, are_missing, raw_columns
 from dlrm_app.logs.rejects import (
@@ -43,7 +24,6 @@ from dlrm_app.logs.rejects import (
     NEVER_MISSING,
     SAYS_ALL,
     RejectedLine,
-    rule_name,
 )
 from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.parquet_units import ParquetUnit
@@ -55,7 +35,7 @@ from dlrm_app.logs.spec import (
     list_slots,
     weight_slots,
 )
-from dlrm_app.logs.strings import ABSENT, BAD, MISSING_KEY, PRESENT
+from dlrm_app.logs.strings import ABSENT, BAD, PRESENT
 
 _local = threading.local()
 
@@ -91,15 +71,11 @@ class ArrowCursor(Position):
         """
         self._table, self.line, self._first_line = table, 0, 0
         self._shared = {} if shared is None else _chunks_of(shared)
-        self._distinct: dict[tuple[str, int, int], tuple[pa.Array, ReadValues]] = {}
-        """(column, address, offset) → (Arrow's dictionary, its values), which row groups share, so it is read once."""
-        self._texts: dict[int, tuple[NDArray[np.uint8], int]] = {}
-        """Address → (bytes of strings, their place in ``texts()``)."""
-        self._texts_size = 0
+        self._values = ArrowValues(self._keeps_spans)
 
     def texts(self) -> NDArray[np.uint8]:
         """The bytes of all strings read so far, in which spans are positions."""
-        return np.concatenate([*(data for data, _ in self._texts.values()), np.zeros(1, np.uint8)])
+        return self._values.texts()
 
     def rows(self, capacity: int, until: int | None) -> Iterator[RawColumns]:
         """The rows before number ``until``, up to ``capacity`` at a time, valid until the next request.
@@ -134,7 +110,7 @@ class ArrowCursor(Position):
                 is_sparse, slot = column.role == "sparse", self._slots.get(column.name, (False, 0))[1]
                 its_values = values[num_numbers + slot] if is_sparse else dense[column.name]
                 its_spans = spans[slot] if is_sparse else _NO_SPANS
-                self._convert_all(stored, reading, its_values[read], its_states[read], its_spans)
+                self._values.fill_all(stored, reading, its_values[read], its_states[read], its_spans)
                 if read.stop < count:
                     its_values[read.stop :] = its_values[0]
                 if column.role in NEVER_MISSING:
@@ -211,7 +187,7 @@ class ArrowCursor(Position):
         self, ends: NDArray[np.int64], elements: pa.Array, reading: Reading, states: NDArray[np.uint8]
     ) -> RawList:
         """The lists of ``elements``; sets the states of rows with a bad one to BAD."""
-        column, read = reading.column, self._values_of(elements, reading)
+        column, read = reading.column, self._values.of(elements, reading)
         keys = read.values.view(np.uint64)
         if column.role in (ELEMENT_WEIGHTS, VECTOR):
             keys = (keys.view(np.float64) + 0.0).view(np.uint64)  # -0.0 has the bits of MISSING_KEY
@@ -220,96 +196,6 @@ class ArrowCursor(Position):
             num_bad = ends_of(is_bad)
             states[num_bad[ends[1:]] > num_bad[ends[:-1]]] = BAD
         return RawList(ends, keys, read.spans)
-
-    def _values_of(self, array: pa.Array, reading: Reading) -> ReadValues:
-        size = len(array)
-        values: KeysOrNumbers
-        values = np.empty(size, np.uint64) if reading.column.role == "sparse" else np.empty(size, np.float64)
-        states = np.empty(size, np.uint8)
-        spans = np.zeros((size if self._keeps_spans else 0, 2), np.int64)
-        self._convert(array, reading, values, states, spans)
-        return ReadValues(values, states, spans)
-
-    def _convert_all(
-        self,
-        chunks: Sequence[pa.Array],
-        reading: Reading,
-        values: KeysOrNumbers,
-        states: NDArray[np.uint8],
-        spans: NDArray[np.int64],
-    ) -> None:
-        start = 0
-        for chunk in chunks:
-            part = slice(start, start + len(chunk))
-            self._convert(chunk, reading, values[part], states[part], spans[part])
-            start = part.stop
-
-    def _convert(
-        self,
-        array: pa.Array,
-        reading: Reading,
-        values: KeysOrNumbers,
-        states: NDArray[np.uint8],
-        spans: NDArray[np.int64],
-    ) -> None:
-        """Fills ``values`` [R] with numbers or keys, ``states`` [R], and ``spans`` if they have room."""
-        column, kind = reading.column, array.type
-        missing = MISSING_KEY if column.role == "sparse" else np.nan
-        if kind in TEXTS and len(array):
-            self._parse(array, reading, values, states, spans)
-        elif pa.types.is_null(kind) or not len(array):
-            values.fill(missing)
-            states.fill(ABSENT)
-        elif pa.types.is_dictionary(kind):
-            dictionary = array.dictionary
-            address = dictionary.buffers()[-1].address if len(dictionary) else 0
-            key = column.name, address, dictionary.offset
-            if key not in self._distinct:
-                self._distinct[key] = dictionary, self._values_of(dictionary, reading)
-            indices = array.indices if array.indices.type == pa.int32() else array.indices.cast(pa.int32())
-            spread_distinct(
-                *self._distinct[key][1], *numbers_and_nulls(indices), missing, values, states, spans
-            )
-        elif column.kind == "string" or is_text_of_digits(column, kind):
-            self._parse(digits_of(array), reading, values, states, spans)
-            if column.kind == "string" and pa.types.is_floating(kind):
-                states[(states == PRESENT) & are_rounded(array)] = BAD
-        else:
-            numbers = numeric(array, column)
-            parts = *numbers_and_nulls(numbers), pa.types.is_floating(numbers.type)
-            if column.role == "sparse":
-                convert_keys(*parts, EXACT.get(kind, LARGEST), values, states)
-            else:
-                name = rule_name(column)
-                low, high = LIMITS.get(name, (FIRST_TIME, LAST_TIME))
-                limits = low, LEAST.get(name, 0.0), high
-                convert_numbers(*parts, name in ("label", "integer"), limits, values, states)
-            words = reading.nulls
-            if words and len(nulls := null_numbers(reading.content, words, kind, numbers.type)):
-                set_missing(parts[0], nulls, missing, values, states)
-        if (is_beyond := is_beyond_years(array)) is not None:
-            states[is_beyond] = BAD
-
-    def _parse(
-        self,
-        array: pa.Array,
-        reading: Reading,
-        values: KeysOrNumbers,
-        states: NDArray[np.uint8],
-        spans: NDArray[np.int64],
-    ) -> None:
-        """Reads strings by the rules for text; their bytes are not copied, but those of long strings in views."""
-        column, codes, content, words = reading
-        is_sparse = column.role == "sparse"
-        texts = texts_of(array, only_short=column.kind == "hex" and not words)
-        (parse_keys if is_sparse else parse_numbers)(*texts, codes, content, values, states)
-        if words and len(nulls := null_values(content, words)):
-            set_missing(values, nulls, MISSING_KEY if is_sparse else np.nan, values, states)
-        if len(spans) and column.kind == "string":
-            data = texts.data
-            place = self._texts.setdefault(data.ctypes.data, (data, self._texts_size))[1]
-            self._texts_size = max(self._texts_size, place + len(data))
-            fill_spans(texts.ends, texts.lengths, place, spans)
 
 
 def _chunks_of(table: pa.Table) -> dict[str, list[pa.Array]]:

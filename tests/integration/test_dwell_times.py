@@ -233,7 +233,7 @@ def test_wrong_weights_of_an_export_are_refused(folder: Path, run: Path) -> None
             export.score(wrong)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_that_rows_may_have_goes_together(tmp_path: Path) -> None:
     """Weights of rows and of elements, a list that attends, two labels, sampled negatives, an ensemble."""
     random = np.random.default_rng(1)

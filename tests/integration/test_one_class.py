@@ -69,7 +69,7 @@ def test_settings_that_need_an_auc_are_refused_before_work(
     assert not (data.parent / "out").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_tuning_by_log_loss_ends(data: Path, typed: Typed) -> None:
     space = "tune.space=[{key: optimizer.dense.lr, low: 0.001, high: 0.01, log: true}]"
     words = [

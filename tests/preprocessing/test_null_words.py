@@ -191,7 +191,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> PreprocessConfig:
     return configure(form, "rejects.max_fraction=0.99", "encoding=vocab", "input.train=x", "output=x")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=40, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(tables())
 def test_csv_and_parquet_agree_on_any_null_words(config: PreprocessConfig, table: Any) -> None:

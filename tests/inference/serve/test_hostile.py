@@ -221,6 +221,7 @@ def test_a_served_package_may_be_deleted(tmp_path: Path, mixed_export: Path) -> 
         assert Client(port).ask("POST", "/score", body) == first
 
 
+@pytest.mark.long
 def test_sigterm_during_a_takeover_loses_no_request(tmp_path: Path, shop: Path, other_shop: Path) -> None:
     """At several moments of it."""
     for pause in (0.0, 0.1, 0.3, 0.6):

@@ -193,7 +193,7 @@ def bodies(draw: st.DrawFn) -> str:
     return text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(bodies() | st.lists(PARTS, max_size=12).map("".join), st.sampled_from(["utf-8", "utf-16"]))
 @settings(max_examples=1500, deadline=None)
 def test_a_body_is_read_as_the_json_module_reads_it(text: str, encoding: str) -> None:

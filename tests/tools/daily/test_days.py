@@ -135,7 +135,7 @@ def test_each_day_is_judged_before_it_is_learnt(three: Path) -> None:
     assert (three / "published").resolve().name == NAMES[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_unfinished_day_begins_again_with_other_settings(
     log: Path, three: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,7 +208,7 @@ def test_a_second_call_does_nothing(log: Path, three: Path) -> None:
     assert results(three) == before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_days_that_are_interrupted_at_every_step_end_the_same(log: Path, tmp_path: Path) -> None:
     """Every call is killed behind its first command, or before the next."""
     output = tmp_path / "out"
