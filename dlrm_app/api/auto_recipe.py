@@ -39,8 +39,14 @@ OF_MANY_FEATURES = {"model": "dcn", "model.dcn_num_layers": 2, "model.dcn_low_ra
 OF_MANY_FEATURES |= {"model.ensemble_size": 1, "tables.embedding_dim": 16}
 ATTENTION = {"tables.pooling": "attention"}
 """Settings for logs with lists that repeat a column, if they have few enough rows to find such lists."""
+SEVERAL_LABELS = {"trainer.balance_labels": True}
 GROUPS = ("tables", "model", "optimizer", "schedule")
-KEPT = (*(f"{group}." for group in GROUPS), "trainer.global_batch_size", "trainer.calibrate")
+KEPT = (
+    *(f"{group}." for group in GROUPS),
+    "trainer.global_batch_size",
+    "trainer.calibrate",
+    "trainer.balance_labels",
+)
 """Keys, or their prefixes, that a warm-started run takes from the earlier run where they are not typed."""
 SIZE, WIDTH = "model.ensemble_size", "tables.embedding_dim"
 """Keys of the ensemble and of the tables' width, which is the sum over its models."""
@@ -112,6 +118,8 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, Json]:
         recipe |= OF_MANY_FEATURES
     if name == "small_clicks" and attending(repeated_columns(manifest), weighted_columns(manifest)):
         recipe |= ATTENTION
+    if manifest.labels:
+        recipe |= SEVERAL_LABELS
     return name, recipe
 
 

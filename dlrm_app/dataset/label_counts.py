@@ -97,6 +97,26 @@ def add_counts(parts: Sequence[LabelCounts]) -> LabelCounts:
     )
 
 
+MOST_WEIGHT = 10.0
+"""The largest factor of a balanced label's loss. Beyond it the noise of a few rows would move the tables that all labels share.
+"""
+
+
+def balanced_labels(manifest: Manifest) -> list[LearntLabel]:
+    """The labels, each with a loss that counts as if no row lacked it, up to ``MOST_WEIGHT`` times.
+
+    A label without a ``loss_weight`` of its own (one other than 1) gets all training rows over those that have it; of
+    a label that is given another one, among the rows where that one is 1. Rows count by their weights.
+    """
+    found = manifest.labels[:1]
+    for label in manifest.other_labels:
+        _, known, everywhere = manifest.where_given("train", label)
+        balanced = label.loss_weight == 1 and known > 0
+        weight = min(everywhere / known, MOST_WEIGHT) if balanced else label.loss_weight
+        found.append(replace(label, loss_weight=weight))
+    return found
+
+
 def label_table(manifest: Manifest) -> tuple[Columns, Rows]:
     """The table of other labels by split."""
     rows: Rows = [

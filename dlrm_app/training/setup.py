@@ -17,7 +17,8 @@ from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import number_features
-from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.label_counts import balanced_labels
+from dlrm_app.dataset.manifest import LearntLabel, Manifest
 from dlrm_app.dataset.shard_files import mean_ids
 from dlrm_app.dataset.vector_columns import sizes_of
 from dlrm_app.distributed.collectives import all_gather_objects
@@ -80,8 +81,20 @@ def _refuse_shared_groups(manifest: Manifest, group_by: str | None) -> None:
 def model_of(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> ModelSpec:
     """The model of ``config`` for the rows of a dataset."""
     numbers, num_dense = number_features(manifest.dense), len(manifest.dense)
-    vectors = sizes_of(manifest.vectors)
-    return ModelSpec(config.model, tables, num_dense, config.trainer.seed, numbers, manifest.labels, vectors)
+    vectors, labels = sizes_of(manifest.vectors), manifest.labels
+    if config.trainer.balance_labels:
+        labels = balanced_labels(manifest)
+        _log_label_weights(manifest.labels, labels)
+    return ModelSpec(config.model, tables, num_dense, config.trainer.seed, numbers, labels, vectors)
+
+
+def _log_label_weights(given: Sequence[LearntLabel], learnt: Sequence[LearntLabel]) -> None:
+    for label, balanced in zip(given, learnt, strict=True):
+        if balanced.loss_weight != label.loss_weight:
+            weight = balanced.loss_weight
+            logger.info(
+                "trainer.balance_labels: %s counts %.3g times, as many rows lack it", label.name, weight
+            )
 
 
 def build_trainable(

@@ -10,7 +10,7 @@ from dlrm_app.api.auto_recipe import MOST_DOTS, auto_settings, choose_recipe, wi
 from dlrm_app.config.reference import as_typed
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.config.words import read_sweep
-from dlrm_app.dataset.manifest import Manifest, SparseColumn, write_manifest
+from dlrm_app.dataset.manifest import LearntLabel, Manifest, SparseColumn, write_manifest
 from dlrm_app.dataset.splits import Shard, Split
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.training.validation import check_training
@@ -132,6 +132,12 @@ def test_lists_that_repeat_a_column_attend_to_it(small: Manifest) -> None:
     both = [SparseColumn("item", 9, vocabulary), SparseColumn("seen", 9, vocabulary, multi_hot=True)]
     assert choose_recipe(replace(small, sparse=both), 64)[1]["tables.pooling"] == "attention"
     assert "tables.pooling" not in choose_recipe(small, 64)[1]
+
+
+def test_several_labels_are_balanced(small: Manifest) -> None:
+    labels = [LearntLabel(small.label or ""), LearntLabel("order")]
+    assert choose_recipe(replace(small, labels=labels), 64)[1]["trainer.balance_labels"] is True
+    assert "trainer.balance_labels" not in choose_recipe(small, 64)[1]
 
 
 def test_typed_lanes_divide_the_recipes_batch(small: Manifest) -> None:

@@ -52,6 +52,18 @@ def run(folder: Path) -> Path:
     return folder / "run"
 
 
+def test_balanced_labels_train_as_with_the_same_typed_weights(folder: Path) -> None:
+    known = read_manifest(folder / "data").splits["train"]
+    weight = known.rows / known.labels["like"].rows
+    labels = f"dataset.labels=[clicked,{{order:{{given:clicked,loss_weight:2}}}},{{like:{{loss_weight:{weight!r}}}}}]"
+    dataset(folder, "typed", labels)
+    train_here(folder / "typed_run", f"data.path={folder}/typed", *COMMON)
+    train_here(folder / "balanced", f"data.path={folder}/data", *COMMON, "trainer.balance_labels=true")
+    assert weight > 1
+    assert losses(folder / "balanced") == losses(folder / "typed_run")
+    assert final_bytes(folder / "balanced") == final_bytes(folder / "typed_run")
+
+
 def predicted(
     folder: Path, model: Path, split: str = "test", data: str = "data"
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.checksums import checksum
-from dlrm_app.dataset.label_counts import label_table
+from dlrm_app.dataset.label_counts import MOST_WEIGHT, balanced_labels, label_table
 from dlrm_app.dataset.manifest import read_manifest, write_manifest
 from dlrm_app.dataset.splits import LabelCounts
 from dlrm_app.errors import DataError
@@ -104,6 +104,27 @@ def test_rows_with_a_label_and_without_its_given_are_counted(log: Path) -> None:
     dataset = make(log / "other", *given, "dataset.labels=[clicked,order]")
     assert dataset.manifest.splits["train"].labels["order"].without_given == 0
     assert "warning" not in str(dataset)
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_balanced_labels_count_as_if_no_row_lacked_them(log: Path, is_weighted: bool) -> None:
+    """Those without a loss_weight; of a label with a condition, the rows in which it holds."""
+    describe_labels(log, weighted=is_weighted)
+    manifest = made(log, "out", "log.csv")
+    table = table_of(manifest)
+    weights = table["importance"].to_numpy().astype(float) if is_weighted else np.ones(len(table))
+    clicked, knows = table["clicked"].to_numpy() == 1, ~np.isnan(table["like"].to_numpy())
+    clicks, orders, likes = balanced_labels(manifest)
+    assert [clicks, orders] == manifest.labels[:2]
+    assert likes.loss_weight * weights[knows].sum() == pytest.approx(weights.sum(), rel=1e-9)
+    given = replace(manifest, labels=[clicks, replace(orders, loss_weight=1)])
+    knows = clicked & ~np.isnan(table["order"].to_numpy())
+    expected = weights[clicked].sum() / weights[knows].sum()
+    assert balanced_labels(given)[1].loss_weight == pytest.approx(expected, rel=1e-9)
+    manifest.splits["train"].labels["like"] = LabelCounts(1, 1)
+    assert balanced_labels(manifest.without_weights())[2].loss_weight == MOST_WEIGHT
+    manifest.splits["train"].labels["like"] = LabelCounts(0, 0)
+    assert balanced_labels(manifest.without_weights())[2].loss_weight == 1
 
 
 @pytest.mark.parametrize("change", ["value", "count"])
