@@ -2,16 +2,18 @@
 
     python benchmarks/stored_training.py DATASET [--saves] [--rounds 3] [--seconds 0.05] [--mb 100] [setting …]
 
-``--saves``: each round trains from the disk with checkpoints on the disk, then in the store, and compares the seconds in
-training steps, which leave out the saves, the seconds of the saves, and of the whole command. Else each round trains one epoch from the disk, from the store with an empty local folder, and from the store with the
-folder that this left, and compares the seconds in training steps, the waits for rows included. The store waits
-``--seconds`` before each answer, and sends ``--mb`` MB/s on each connection.
+Each round trains one epoch from the disk, from the store with an empty local folder, and from the store with the folder
+that this left, and compares the seconds in training steps, the waits for rows included. With ``--saves`` each round
+trains from the disk, with checkpoints on the disk, then in the store, and also shows the seconds of the saves, which
+those of the steps leave out, and the CPU time of the whole command. The store waits ``--seconds`` before each answer,
+and sends ``--mb`` MB/s on each connection.
 """
 
 import argparse
 import json
 import os
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -35,6 +37,7 @@ SAVE_TITLES = [
     "MB each",
     "s in saves",
     "s of the command",
+    "its CPU s",
 ]
 FORMS = ("disk", "store, empty folder", "store, again")
 TITLES = ["round", "from", "s in steps", "the rate of the disk's", "s of the command"]
@@ -86,6 +89,7 @@ def compare_saves(folder: Path, port: int, dataset: Path, settings: Sequence[str
         [
             *(number, form, f"{each.steps:.1f}", f"{each.steps / steps:.3f}", str(len(each.saves))),
             *(f"{each.megabytes:.0f}", f"{sum(each.saves):.1f}", f"{each.command:.1f}"),
+            f"{each.cpu:.1f}",
         ]
         for form, each in zip(SAVES, trained, strict=True)
     ]
@@ -113,11 +117,12 @@ def store_of(dataset: Path, seconds: float, mb: float) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Trained:
-    """Seconds of all steps, of each save and of the whole command; the size of the last checkpoint."""
+    """Seconds of all steps, of each save, of the whole command and of its CPUs; the size of the last checkpoint."""
 
     steps: float
     saves: list[float]
     command: float
+    cpu: float
     megabytes: float
 
 
@@ -135,7 +140,7 @@ def train(folder: Path, port: int, dataset: str, output: str, settings: Sequence
     run = folder / place
     shutil.rmtree(run, ignore_errors=True)
     words = [*SETTINGS, f"data.path={dataset}", f"output={output}", *settings]
-    began = time.perf_counter()
+    began, used = time.perf_counter(), cpu_seconds()
     done = subprocess.run(
         [sys.executable, "-m", "dlrm_app.cli", "train", *words],
         env=environment,
@@ -143,11 +148,17 @@ def train(folder: Path, port: int, dataset: str, output: str, settings: Sequence
         capture_output=True,
         text=True,
     )
-    wall = time.perf_counter() - began
+    wall, cpu = time.perf_counter() - began, cpu_seconds() - used
     saves = [float(each) for each in re.findall(r"saved step-\d+ in ([\d.]+) s", done.stdout + done.stderr)]
     last = max((run / "checkpoints").glob("step-*"))
     size = sum(path.stat().st_size for path in last.glob("*.tensors")) / 1e6
-    return Trained(json.loads((run / "result.json").read_text())["train_seconds"], saves, wall, size)
+    return Trained(json.loads((run / "result.json").read_text())["train_seconds"], saves, wall, cpu, size)
+
+
+def cpu_seconds() -> float:
+    """The CPU time of all programs that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

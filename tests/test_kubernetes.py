@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,21 +52,30 @@ def test_the_numbers_of_pods_agree(name: str, word: str) -> None:
 
 
 class Pods:
-    """The pods of a job, as processes of this machine that see ``folder`` as /data."""
+    """The pods of a job, as processes of this machine that see ``folder`` as /data.
+
+    ``words``: what stands for words of the file; ``more``: arguments beside those of the file.
+    """
 
     def __init__(self, name: str, folder: Path, words: dict[str, str], more: list[str]) -> None:
         self._container, self._folder = container_of(name), folder
         self._words, self._more = {**words, "/data": str(folder)}, more
 
-    def start(self, index: int) -> "subprocess.Popen[str]":
+    def start(self, index: int, before: Sequence[str] = (), **variables: str) -> "subprocess.Popen[str]":
+        """Starts pod ``index``, as the end of the command ``before``, in a session of its own."""
         program, *rest = self._container["command"]
         programs = {"dlrm-preprocess": PREPROCESS, "python": [sys.executable]}
         arguments = [self._filled(word, index) for word in [*self._container["args"], *self._more]]
         given = {each["name"]: each["value"] for each in self._container.get("env", [])}
-        environment = {**os.environ, **given, "JOB_COMPLETION_INDEX": str(index)}
+        environment = {**os.environ, **given, **variables, "JOB_COMPLETION_INDEX": str(index)}
         with (self._folder / f"pod-{index}.log").open("a") as log:
             return subprocess.Popen(
-                [*programs[program], *rest, *arguments], env=environment, stdout=log, stderr=log, text=True
+                [*before, *programs[program], *rest, *arguments],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
             )
 
     def _filled(self, word: str, index: int) -> str:

@@ -2,25 +2,21 @@
 
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.commands import wait_until
+from tests.integration.namespaces import ADDRESSES, Machines, two_namespaces
 from tests.small_run import SMALL, events, final_bytes
 
 pytestmark = pytest.mark.long
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "torchrun_multinode.sh"
-ADDRESSES = ("10.77.0.1", "10.77.0.2")
 SETTINGS = [
     *SMALL,
     "trainer.epochs=24",
@@ -32,65 +28,34 @@ SETTINGS = [
 ]
 
 
-@dataclass(frozen=True)
-class Machines:
-    """Names of the two namespaces; each has one end, ``cable``, of a pair of joined interfaces."""
-
-    names: tuple[str, str]
-
-    def set_cable(self, state: str) -> None:
-        """``down``: packets vanish without a word to the sender, as when a switch loses its power."""
-        ip("-n", self.names[1], "link", "set", "cable", state)
-
-    def start(self, folder: Path, arguments: list[str]) -> list[subprocess.Popen[str]]:
-        """The launcher on both, whose output goes to node-N.log."""
-        return [self._start_one(node, folder, arguments) for node in (0, 1)]
-
-    def _start_one(self, node: int, folder: Path, arguments: list[str]) -> subprocess.Popen[str]:
-        place = {"NNODES": "2", "NODE_RANK": str(node), "MASTER_ADDR": ADDRESSES[0], "RANKS_PER_NODE": "1"}
-        environment = {**os.environ, **place, "VENV": str(Path(sys.executable).parents[1])}
-        with (folder / f"node-{node}.log").open("w") as log:
-            return subprocess.Popen(
-                ["ip", "netns", "exec", self.names[node], str(SCRIPT), *arguments],
-                cwd=folder,
-                env=environment,
-                stdout=log,
-                stderr=log,
-                text=True,
-            )
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Machines]:
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("network namespaces need root and iproute2")
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # a terminated pytest takes its namespaces with it
-    names = (f"dlrm-{os.getpid()}-0", f"dlrm-{os.getpid()}-1")
-    with ExitStack() as stack:
-        for name in names:
-            try:
-                ip("netns", "add", name)
-            except subprocess.CalledProcessError as error:
-                pytest.skip(f"network namespaces are not permitted here: {error.stderr.decode().strip()}")
-            stack.callback(ip, "netns", "delete", name)
-        first, second = (["cable", "netns", name] for name in names)
-        ip("link", "add", *first, "type", "veth", "peer", "name", *second)
-        for name, address in zip(names, ADDRESSES, strict=True):
-            ip("-n", name, "address", "add", f"{address}/24", "dev", "cable")
-            for interface in ("lo", "cable"):
-                ip("-n", name, "link", "set", interface, "up")
-        yield Machines(names)
+    with two_namespaces() as made:
+        yield made
+
+
+def start(machines: Machines, folder: Path, arguments: list[str]) -> list[subprocess.Popen[str]]:
+    """The launcher on both, whose output goes to node-N.log."""
+    return [_start_one(machines, node, folder, arguments) for node in (0, 1)]
+
+
+def _start_one(machines: Machines, node: int, folder: Path, arguments: list[str]) -> subprocess.Popen[str]:
+    place = {"NNODES": "2", "NODE_RANK": str(node), "MASTER_ADDR": ADDRESSES[0], "RANKS_PER_NODE": "1"}
+    environment = {**os.environ, **place, "VENV": str(Path(sys.executable).parents[1])}
+    with (folder / f"node-{node}.log").open("w") as log:
+        return subprocess.Popen(
+            [*machines.on(node), str(SCRIPT), *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            text=True,
+        )
 
 
 def run_to_end(machines: Machines, folder: Path, dataset: Path, *overrides: str) -> list[int]:
     """Exit codes of both launchers."""
-    started = machines.start(folder, [f"data.path={dataset}", *SETTINGS, *overrides])
+    started = start(machines, folder, [f"data.path={dataset}", *SETTINGS, *overrides])
     return wait_for_both(started)
 
 
@@ -125,7 +90,7 @@ def test_a_run_cut_in_two_resumes_to_the_same_end(machines: Machines, dataset: P
     cut = tmp_path / "cut"
     # cut well between two saves: while they save, ranks wait longer for each other than a step does
     every = ("checkpoint.every_steps=100", "checkpoint.every_epoch=false")
-    started = machines.start(cut, [f"data.path={dataset}", *SETTINGS, *every])
+    started = start(machines, cut, [f"data.path={dataset}", *SETTINGS, *every])
     wait_until(lambda: num_steps(cut / "run") >= 105, 120, lambda: f"step 105: {logs(cut)}")
     machines.set_cable("down")
     try:
