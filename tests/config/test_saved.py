@@ -20,3 +20,11 @@ def test_a_saved_configuration_is_read_back_unless_it_is_of_another_version() ->
             read_saved_config(values, Path("c"))
         assert caught.value.problems[1].key == f"trainer.{key}"
         values["trainer"] = asdict(config.trainer)
+
+
+def test_a_run_from_before_labels_were_balanced_is_read() -> None:
+    config = compose_config("train", TrainConfig, ["data.path=x"])
+    values = asdict(config)
+    del values["trainer"]["balance_labels"]
+    assert read_saved_config(values, Path("c")) == config
+    assert not config.trainer.balance_labels
