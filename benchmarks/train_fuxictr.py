@@ -3,8 +3,8 @@
     git clone https://github.com/reczoo/FuxiCTR && pip install h5py keras_preprocessing
     python benchmarks/train_fuxictr.py FuxiCTR
 
-The same model on the same generated rows: 26 columns with the cardinalities of Criteo Kaggle, those above 250,000 cut
-(1.8 million table rows in all, of width 16), and 13 numbers. Here with row-wise Adagrad and with Adam on the tables;
+The same model on the same generated rows: 26 columns with the cardinalities of Criteo Kaggle, those above ``--most`` cut
+(250,000: 1.8 million table rows in all, of width 16; 12_000_000 cuts none: 34 million), and 13 numbers. Here with row-wise Adagrad and with Adam on the tables;
 there with Adam, whose optimizer goes over whole tables. Prints training rows a CPU second, of one thread: what ROUNDS measurements of MORE steps take
 beyond as many of FEW, in turns, each in a process of its own; evaluations and start are left out. ``steps alone``: batches of FuxiCTR are ready in
 memory; otherwise its NpzDataLoader makes them.
@@ -32,7 +32,6 @@ from train_models import KAGGLE_ROWS, Shapes
 import dlrm_app as dlrm
 from dlrm_app.table import text_table
 
-SHAPES = Shapes([min(rows, 250_000) for rows in KAGGLE_ROWS], 16, (), ())
 FEW, MORE, ROUNDS = 2, 8, 2
 _BLOCKS = {
     f"block{n}_hidden_{key}": value
@@ -58,12 +57,14 @@ def main() -> None:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--models", nargs="+", default=[*THERE])
     parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--most", type=int, default=250_000)
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as scratch:
         folder, batch = Path(scratch), options.batch
-        SHAPES.write_rows(folder, batch * MORE)
-        arguments = options.checkout.absolute(), folder, batch
+        shapes = Shapes([min(rows, options.most) for rows in KAGGLE_ROWS], 16, (), ())
+        shapes.write_rows(folder, batch * MORE)
+        arguments = options.checkout.absolute(), shapes, folder, batch
         rows = []
         for name in options.models:
             ways: dict[str, Callable[[], Measured]] = {
@@ -119,20 +120,20 @@ def here(folder: Path, name: str, optimizer: str, batch: int) -> Measured:
     return rate(train, batch)
 
 
-def there(checkout: Path, folder: Path, batch: int, name: str, steps_alone: bool) -> Measured:
+def there(checkout: Path, shapes: Shapes, folder: Path, batch: int, name: str, steps_alone: bool) -> Measured:
     sys.path[:0] = [str(checkout), str(checkout / "model_zoo")]
     import torch
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     features = import_module("fuxictr.features").FeatureMap("rows", str(folder))
-    numbers = [f"num_{n}" for n in range(SHAPES.num_dense)]
+    numbers = [f"num_{n}" for n in range(shapes.num_dense)]
     columns = {key: {"type": "numeric", "source": ""} for key in numbers}
     columns |= {
         f"cat_{n}": {"type": "categorical", "source": "", "vocab_size": rows}
-        for n, rows in enumerate(SHAPES.rows)
+        for n, rows in enumerate(shapes.rows)
     }
-    features.features, features.labels, features.default_emb_dim = OrderedDict(columns), ["label"], SHAPES.dim
+    features.features, features.labels, features.default_emb_dim = OrderedDict(columns), ["label"], shapes.dim
     features.num_fields = features.get_num_fields()
     features.set_column_index()
     write_arrays(folder, columns)
@@ -144,7 +145,7 @@ def there(checkout: Path, folder: Path, batch: int, name: str, steps_alone: bool
         "task": "binary_classification",
         "metrics": ["AUC"],
     }
-    common |= {"embedding_dim": SHAPES.dim, "model_root": str(folder), "verbose": 0}
+    common |= {"embedding_dim": shapes.dim, "model_root": str(folder), "verbose": 0}
     model = getattr(import_module(module), kind)(features, **common, **arguments)
     model._max_gradient_norm, model._eval_steps, model._total_steps, model._stop_training = (
         10.0,
