@@ -27,7 +27,8 @@ _ON_MACHINES = ("train",)
 
 @contextmanager
 def local_places(command: str, settings: "Settings", check: Callable[[], object]) -> Iterator["Settings"]:
-    """Yields the ``settings`` of ``command`` with local places in place of URLs, whose content is there; keeps ``output`` in its store.
+    """Yields the ``settings`` of ``command`` with local places in place of URLs, whose content is there; keeps
+    ``output`` in its store.
 
     ``check``: raises the problems of the settings that can be found before anything is fetched.
     Raises DlrmError if a store does not answer, or if another command on this machine works on the same output.

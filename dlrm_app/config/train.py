@@ -120,7 +120,7 @@ class TrainerConfig(Section):
     deterministic: bool = REQUIRED
     calibrate: bool = REQUIRED
     weights: bool = REQUIRED
-    balance_labels: bool = False
+    balance_labels: bool | None = None  # None: a run from before this key, as false
     max_steps: Count | None = None
     log_every_steps: Count = REQUIRED
     threads: Threads | None = None

@@ -89,8 +89,8 @@ def shard_schema(
     other_labels: Iterable[str] = (),
     vectors: Iterable[VectorColumn] = (),
 ) -> pa.Schema:
-    """The columns of a shard. ``weight``, ``other_labels``: the names of their columns, which rows without a label do not
-    have.
+    """The columns of a shard. ``weight``, ``other_labels``: the names of their columns, which rows without a label do
+    not have.
     """
     fields = [(label, pa.uint8())] if label else []
     fields += [(name, pa.float32()) for name in other_labels if label]

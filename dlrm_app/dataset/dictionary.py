@@ -238,8 +238,8 @@ def _number_columns(  # type: ignore[no-untyped-def]  # compiled
 def _number(values, missing, table, codes, distinct):  # type: ignore[no-untyped-def]  # compiled
     """Returns (number of distinct values, or -1 once they fill ``distinct``; number of missing values).
 
-    ``table`` holds numbers from 1 on; 0 is a free slot. It is not a table of ``kernels.hashing``: values are hashed by a
-    single product, without which numbering takes 45% longer, and codes of 16 bits stay in the fastest cache.
+    ``table`` holds numbers from 1 on; 0 is a free slot. It is not a table of ``kernels.hashing``: values are hashed
+    by a single product, without which numbering takes 45% longer, and codes of 16 bits stay in the fastest cache.
     """
     table[:] = 0
     mask = np.uint64(len(table) - 1)

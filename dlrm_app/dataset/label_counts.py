@@ -98,7 +98,8 @@ def add_counts(parts: Sequence[LabelCounts]) -> LabelCounts:
 
 
 MOST_WEIGHT = 10.0
-"""The largest factor of a balanced label's loss. Beyond it the noise of a few rows would move the tables that all labels share.
+"""The largest factor of a balanced label's loss. Beyond it the noise of a few rows would move the tables that all
+labels share.
 """
 
 

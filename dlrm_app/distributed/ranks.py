@@ -86,8 +86,8 @@ def task_variables(environment: Mapping[str, str]) -> dict[str, str]:
 def sharing_ranks(ranks: int | None, environment: Mapping[str, str]) -> Ranks:
     """This process's place among ranks that share work through files, without a process group.
 
-    They are started by torchrun, by srun, or as a Kubernetes Indexed Job with ``ranks`` completions, which has no variable
-    for their number. Raises ConfigError if ``ranks`` differs from the number of the launcher.
+    They are started by torchrun, by srun, or as a Kubernetes Indexed Job with ``ranks`` completions, which has no
+    variable for their number. Raises ConfigError if ``ranks`` differs from the number of the launcher.
     """
     given = {**environment, **task_variables(environment)}
     key = "WORLD_SIZE" if "WORLD_SIZE" in environment else "SLURM_STEP_NUM_TASKS"

@@ -64,8 +64,8 @@ def look_up(keys, slots, table_ids, ids):  # type: ignore[no-untyped-def]  # com
 
 
 class EncodedKeys(NamedTuple):
-    """The ``ids`` of columns [C], one after another, and for each column how many keys are ``missing``, and how many its
-    vocabulary has not seen; hashing knows every key.
+    """The ``ids`` of columns [C], one after another, and for each column how many keys are ``missing``, and how many
+    its vocabulary has not seen; hashing knows every key.
     """
 
     ids: NDArray[np.int32]

@@ -1,8 +1,8 @@
 """Vectors by raw value that a dataset keeps: a vocabulary of their own, and a file with a vector for each id.
 
 The vocabulary is that of the file of vectors, so that a value has its vector whether a training row holds it or not.
-Rows of missing values and of values without a vector are zeros. A newer file grows both: known values keep their ids and
-take its vectors, new ones get the next ids, and values that it lacks keep what they have.
+Rows of missing values and of values without a vector are zeros. A newer file grows both: known values keep their ids
+and take its vectors, new ones get the next ids, and values that it lacks keep what they have.
 
     DATASET/vocab/<column>.parquet   raw value → id
     DATASET/vectors/<column>.npy     [ids, W], float16 or float32

@@ -21,8 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 def with_deciding_metric(config: EvaluateConfig, models: Sequence[TrainedModel]) -> EvaluateConfig:
-    """``config`` with the metric whose fall importance measures: if it names none, the one that decides which evaluation
-    of the first model's run is the best. A metric of groups takes the run's groups, if ``config`` names none.
+    """``config`` with the metric whose fall importance measures: if it names none, the one that decides which
+    evaluation of the first model's run is the best. A metric of groups takes the run's groups, if ``config`` names
+    none.
 
     Raises ConfigError if there are no groups.
     """

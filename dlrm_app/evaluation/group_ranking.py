@@ -1,7 +1,7 @@
 """Ranking metrics of groups of rows, such as requests: NDCG, MRR, hit rate, precision; exact and over all ranks.
 
-Each group with a click counts once. Rows with equal scores have any order with the same probability, and a metric is its
-expected value over these orders. Gains are the weights of clicks; positions count rows.
+Each group with a click counts once. Rows with equal scores have any order with the same probability, and a metric is
+its expected value over these orders. Gains are the weights of clicks; positions count rows.
 
 Shapes: G groups with a click, T blocks, n clicks. A block holds the rows of a group that have one score, if one of them
 is a click; other rows matter only as rows above these.
@@ -25,8 +25,9 @@ HIGHEST_SCORE = 0xFFFFFFFF
 class ClickBlocks:
     """The clicks of this rank's groups, by blocks in rising order of group and score.
 
-    Of blocks [T]: ``group`` (its number), ``above`` (rows of the group with higher scores), ``size``, ``clicks``, ``gains``
-    (float64). Of groups [G]: ``rows``, ``group_clicks``. Of clicks [n], within each group from the largest gain:
+    Of blocks [T]: ``group`` (its number), ``above`` (rows of the group with higher scores), ``size``, ``clicks``,
+    ``gains`` (float64). Of groups [G]: ``rows``, ``group_clicks``. Of clicks [n], within each group from the largest
+    gain:
     ``best_gains`` (float64), ``best_places`` (from 0), ``best_groups``.
     """
 

@@ -47,9 +47,9 @@ class GroupValues:
 def collect_groups(rows: ScoredRows, groups: torch.Tensor) -> GroupedRows:
     """The groups of ``rows``, whose logits are not NaN, each on one rank. Rows of weight 0 are left out.
 
-    ``groups`` [n]: int32 ids of at least 0, or int64 keys of raw values, where rows with MISSING_KEY are left out. With a
-    process group every rank passes its own rows. A group's rows go to one rank, so a group that holds most of all rows
-    needs much memory there: about 40 bytes a row, 60 with keys.
+    ``groups`` [n]: int32 ids of at least 0, or int64 keys of raw values, where rows with MISSING_KEY are left out.
+    With a process group every rank passes its own rows. A group's rows go to one rank, so a group that holds most of
+    all rows needs much memory there: about 40 bytes a row, 60 with keys.
     """
     if rows.is_weighted and not bool((counts := rows.weights > 0).all()):
         rows, groups = rows[counts], groups[counts]

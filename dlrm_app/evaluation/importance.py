@@ -78,7 +78,8 @@ def measure_importance(
 ) -> Importance:
     """The fall of the main label's ``metric`` for each column of the log that the model of ``passes`` reads.
 
-    metric: a name such as ``auc`` or ``ndcg@10``; for metrics of groups, ``rows`` must have groups. Every rank must call it, with no pipeline attached.
+    metric: a name such as ``auc`` or ``ndcg@10``; for metrics of groups, ``rows`` must have groups. Every rank must
+    call it, with no pipeline attached.
     """
     made = {
         name: [each for each in columns if each in rows.columns]

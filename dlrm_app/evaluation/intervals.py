@@ -62,8 +62,8 @@ def compare_groups(
     first: Mapping[str, GroupValues],
     confidence: float,
 ) -> list[GroupResult]:
-    """``group_intervals`` of ``groups``, and the differences of ``own`` minus ``first``: values of the same groups in the
-    same order.
+    """``group_intervals`` of ``groups``, and the differences of ``own`` minus ``first``: values of the same groups in
+    the same order.
     """
     compared = []
     for result in group_intervals(groups, confidence):

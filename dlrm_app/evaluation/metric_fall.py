@@ -1,7 +1,7 @@
 """How much worse a metric becomes when the same rows are scored in other ways, paired, with its interval.
 
-Positive means worse, also where lower is better: a fall of the AUC, a rise of the log loss. The other ways are K shuffles
-of a column, whose mean counts. A row is one independent draw; for metrics of groups a group is one.
+Positive means worse, also where lower is better: a fall of the AUC, a rise of the log loss. The other ways are K
+shuffles of a column, whose mean counts. A row is one independent draw; for metrics of groups a group is one.
 """
 
 import math

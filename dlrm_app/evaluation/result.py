@@ -53,8 +53,8 @@ class PairedTest:
 class GroupResult:
     """A metric of groups (``group_by``), such as ndcg@10: its mean over them, where a group is one independent draw.
 
-    ``difference``, ``p_value``: the mean minus the first model's over the same groups, paired, and the two-sided p-value
-    of no difference; None for the first model itself.
+    ``difference``, ``p_value``: the mean minus the first model's over the same groups, paired, and the two-sided
+    p-value of no difference; None for the first model itself.
     """
 
     name: str

@@ -128,8 +128,9 @@ class PairProducts(torch.nn.Module):
     """([B, D], [B, F, D]) → [B, D + P]: torchrec's InteractionArch, in operators that the compiler fuses.
 
     Batched products of [V, D] with [D, V] are so small that they run at a tenth of a core's speed, and half of the
-    results are dropped (docs/experiments/inference.md). Use it only compiled: otherwise it holds [B, P, D] three times. F sparse
-    features, V = F + 1 vectors of a row, the dense one first, D their width, P = V · F / 2 pairs of them.
+    results are dropped (docs/experiments/inference.md). Use it only compiled: otherwise it holds [B, P, D] three
+    times. F sparse features, V = F + 1 vectors of a row, the dense one first, D their width, P = V · F / 2 pairs of
+    them.
     """
 
     first: torch.Tensor

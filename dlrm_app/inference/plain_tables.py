@@ -1,7 +1,7 @@
 """Tables for servers that have torch alone, without fbgemm: fp32 rows, pooled by torch's own operator.
 
-Shapes: B batch rows, F sparse features, V ids of all features and rows, D a table's width, R the rows of tables of one width, W the
-widths of all features' vectors added up.
+Shapes: B batch rows, F sparse features, V ids of all features and rows, D a table's width, R the rows of tables of
+one width, W the widths of all features' vectors added up.
 """
 
 import torch

@@ -49,8 +49,8 @@ class RawRows:
         self._times = TimeWatch(spec.times)
 
     def read(self, table: pa.Table, shared: pa.Table | None = None) -> Iterator[ReadRows]:
-        """The rows of ``table``, many at a time. ``shared``: a row with the columns that ``table`` lacks, whose values are
-        those of all rows.
+        """The rows of ``table``, many at a time. ``shared``: a row with the columns that ``table`` lacks, whose
+        values are those of all rows.
         """
         self._cursor.restart(table, shared)
         for raw in self._cursor.rows(CHUNK_ROWS, None):

@@ -77,8 +77,8 @@ ROWS_TOGETHER = 256
 
 
 class TableReader:
-    """Encoded tables → the columns that a model reads: all dense columns and vectors, sparse ``features`` in their order,
-    labels.
+    """Encoded tables → the columns that a model reads: all dense columns and vectors, sparse ``features`` in their
+    order, labels.
 
     Labels that the dataset does not have are missing in all rows; a model may have learnt them from another dataset.
     The weights of features' elements come with them, if they have any.

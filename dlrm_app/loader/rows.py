@@ -42,8 +42,8 @@ class Columns:
 
 @dataclass(frozen=True)
 class Rows:
-    """``dense`` [rows, N], of dense columns and behind them the numbers of vectors, the ids [rows] or Bags of each of F ``features``, ``supervision`` [rows, S]: the labels, and
-    the weight if rows have one.
+    """``dense`` [rows, N], of dense columns and behind them the numbers of vectors, the ids [rows] or Bags of each of
+    F ``features``, ``supervision`` [rows, S]: the labels, and the weight if rows have one.
 
     Arrays that were made for these rows are parts of ``memory``. The bits of element weights follow the ids and are
     copied like them.

@@ -99,8 +99,8 @@ class SampledRows:
     def batches(
         self, shuffled: Collection[str] = (), order: NDArray[np.int64] | None = None
     ) -> ShuffledBatches:
-        """This rank's batches. Row i has the values of row ``order[i]`` in the columns ``shuffled``; lists move as wholes,
-        with the weights of their elements.
+        """This rank's batches. Row i has the values of row ``order[i]`` in the columns ``shuffled``; lists move as
+        wholes, with the weights of their elements.
         """
         given = self._own if order is None else order[self._own]
 

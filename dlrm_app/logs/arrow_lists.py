@@ -15,8 +15,8 @@ from dlrm_app.logs.spec import LogColumn
 _BLANKS, _IN_QUOTES = " \t\r\n", "^(?s:'(.*)'|\"(.*)\")$"
 _RUN = f"[{_BLANKS}]+"
 _LOST = r"^(?:\%s|['\"]|…|\.\.\.$)"
-"""The beginning of an element, not in quotes, that is a list itself, opens a quote that it does not close, or stands for
-elements that were left out.
+"""The beginning of an element, not in quotes, that is a list itself, opens a quote that it does not close, or stands
+for elements that were left out.
 """
 
 

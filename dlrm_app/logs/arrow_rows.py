@@ -66,8 +66,8 @@ class ArrowCursor(Position):
         self.restart(table)
 
     def restart(self, table: pa.Table, shared: pa.Table | None = None) -> None:
-        """Moves to the beginning of ``table``, which has the columns of the one before. ``shared``: a row with the columns
-        that ``table`` lacks, whose values are those of every row; each is read once.
+        """Moves to the beginning of ``table``, which has the columns of the one before. ``shared``: a row with the
+        columns that ``table`` lacks, whose values are those of every row; each is read once.
         """
         self._table, self.line, self._first_line = table, 0, 0
         self._shared = {} if shared is None else _chunks_of(shared)

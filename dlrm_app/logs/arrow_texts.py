@@ -1,4 +1,6 @@
-"""Strings of an Arrow array → keys or numbers, by the rules of ``fields`` for text. Their bytes are parsed where they lie."""
+"""Strings of an Arrow array → keys or numbers, by the rules of ``fields`` for text. Their bytes are parsed where they
+lie.
+"""
 
 from typing import NamedTuple
 

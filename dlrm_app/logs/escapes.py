@@ -1,4 +1,5 @@
-r"""Backslash escapes in the quoted elements of lists in brackets, as JSON and Python write them: ``\"``, ``\n``, ``\u00e9``.
+r"""Backslash escapes in the quoted elements of lists in brackets, as JSON and Python write them: ``\"``, ``\n``,
+``\u00e9``.
 
 Other backslashes stand for themselves. A surrogate that is not one of a pair has no text: such an element is bad.
 """

@@ -11,8 +11,8 @@ string   UTF-8 without NUL, see ``strings``; whole ones have no fraction
 time     seconds, or thousandths and so on, since 1970, or ISO 8601 text, also YYYYMMDD[HH[MM[SS]]], or text in a
          format; within the years 1 to 9999
 The *key* of a sparse value is its number for hex and integer columns (two's complement), FNV-1a of its bytes for
-strings. Numbers and times, except formatted ones, are read without their outer blanks. An empty field is absent; null words are those of ``null_words``. Positions are those of the first byte and of
-the byte after the last one.
+strings. Numbers and times, except formatted ones, are read without their outer blanks. An empty field is absent; null
+words are those of ``null_words``. Positions are those of the first byte and of the byte after the last one.
 """
 
 import numpy as np
@@ -242,7 +242,9 @@ def parse_format(text, start, stop, column):  # type: ignore[no-untyped-def]  # 
 
 @njit_uncounted
 def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (a label, weight, dense value or time (seconds since 1970) as float64; its state). Outer blanks do not count."""
+    """Returns (a label, weight, dense value or time (seconds since 1970) as float64; its state). Outer blanks do not
+    count.
+    """
     start, stop = trimmed(text, start, stop)
     if kind == LABEL:
         label, state = parse_label(text, start, stop)

@@ -83,7 +83,9 @@ def _faults(source: InputFile, spec: Spec) -> Iterator[tuple[str, str]]:
 
 
 def _rows(source: InputFile, spec: Spec) -> Iterator[RawColumns]:
-    """The first rows of ``source``; of a Parquet file those of its first pages, because decoding a row group takes long."""
+    """The first rows of ``source``; of a Parquet file those of its first pages, because decoding a row group takes
+    long.
+    """
     if source.format != "parquet":
         for unit in TextFeed(source, BEGINNING_BYTES, last=1).items():
             yield from open_cursor(unit, spec).rows(_ROWS, None)

@@ -150,8 +150,8 @@ def raw_columns(
 ) -> RawColumns:
     """Makes ``rows`` rows with their derived columns.
 
-    ``values`` [W + T + N + F + K, R or more]: ``spec.extra_numbers`` come first, ``spec.kept`` last. ``lists``: by ``list_slots``,
-    then by ``weight_slots`` and ``vector_slots``.
+    ``values`` [W + T + N + F + K, R or more]: ``spec.extra_numbers`` come first, ``spec.kept`` last. ``lists``: by
+    ``list_slots``, then by ``weight_slots`` and ``vector_slots``.
     """
     num_extra, num_dense = len(spec.extra_numbers), len(spec.extra_numbers) + len(spec.dense)
     begins = np.arange(num_extra, len(values) - len(spec.kept)) * values.shape[1]

@@ -10,7 +10,8 @@
 - {name: seen, role: sparse, kind: string, separator: "|", last: 20}  # its last 20 elements, where the newest are;
                                                                    # first: 20 where the newest come first
 - {name: boosted, role: dense, kind: score}                        # another model's probability of a click
-- {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; for derived columns and splits
+- {name: shown_at, role: time, kind: iso}                          # seconds, milliseconds or iso; for derived columns
+and splits
 - {name: importance, role: weight}                               # how much the row counts: a number from 0 on
 - {name: dwell, role: element_weights, weights_of: seen}         # how much each element of a list counts, in its order
 - {name: query_text, role: vector, size: 384}                   # a vector in each row; in text: numbers between blanks,

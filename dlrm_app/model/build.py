@@ -51,9 +51,9 @@ def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
     """Builds the model with its tables on the meta device and its dense part on ``device``.
 
     ``forward(dense_features [B, N], sparse_features KJT of F keys)`` gives logits [B, 1], or [B, L] of L
-    labels (``LabelTops``). Behind the dense features come the numbers of vectors, [B, N + W]. The dense weights depend on ``spec.seed`` alone: they are always drawn on the CPU.
-    With ``ensemble_size`` above 1 training takes that many times the rows, see ``Ensemble``. Raises
-    ConfigError.
+    labels (``LabelTops``). Behind the dense features come the numbers of vectors, [B, N + W]. The dense weights
+    depend on ``spec.seed`` alone: they are always drawn on the CPU. With ``ensemble_size`` above 1 training takes
+    that many times the rows, see ``Ensemble``. Raises ConfigError.
     """
     refuse_if(model_problems(spec.config) or model_table_problems(spec))
     count = spec.config.ensemble_size

@@ -2,8 +2,8 @@
 
 ``mmoe``: all labels read the same experts, each through a gate of its own (Ma et al. 2018, "Modeling task relationships
 in multi-task learning with multi-gate mixture-of-experts", KDD, doi:10.1145/3219819.3220007). ``ple``: a label has
-experts of its own beside the shared ones, in one level or several (Tang et al. 2020, "Progressive layered extraction", RecSys,
-doi:10.1145/3383313.3412236). The first is the second with one level and no own experts.
+experts of its own beside the shared ones, in one level or several (Tang et al. 2020, "Progressive layered
+extraction", RecSys, doi:10.1145/3383313.3412236). The first is the second with one level and no own experts.
 
 Shapes: B batch rows, W the interaction's width, K an expert's width, L labels.
 """
@@ -21,8 +21,9 @@ from dlrm_app.config.train import ModelConfig
 class ExpertLevel(nn.Module):
     """One level: an input for each label and one for the shared experts → the mixtures of each, [B, K].
 
-    Experts are in the order: the shared ones, those of the first label, and so on. A label's gate weighs the shared ones and its own by
-    the softmax of a linear layer; the gate of the shared input, which the last level lacks, weighs all.
+    Experts are in the order: the shared ones, those of the first label, and so on. A label's gate weighs the shared
+    ones and its own by the softmax of a linear layer; the gate of the shared input, which the last level lacks,
+    weighs all.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""What the sparse part of a model gives: a vector for each feature, whether it is a sum of a table's rows, a list pooled
-by attention or by weights, or the projection of a vector that the model does not train.
+"""What the sparse part of a model gives: a vector for each feature, whether it is a sum of a table's rows, a list
+pooled by attention or by weights, or the projection of a vector that the model does not train.
 
-An architecture sees all of them as the features of one EmbeddingBagCollection. Shapes: B batch rows, V vectors of a row,
-W the numbers of all these, S those of one, D the width that they are projected to.
+An architecture sees all of them as the features of one EmbeddingBagCollection. Shapes: B batch rows, V vectors of a
+row, W the numbers of all these, S those of one, D the width that they are projected to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -107,7 +107,8 @@ class Combination(nn.Module):
     def forward(
         self, pooled: Sequence[Any], lists: Mapping[str, Any], frozen: Any, vectors: torch.Tensor | None
     ) -> Any:
-        """``pooled`` by tables, with the ``lists`` that attention pools (table → feature → vectors), and projected: what
+        """``pooled`` by tables, with the ``lists`` that attention pools (table → feature → vectors), and projected:
+        what
         ``frozen`` tables have pooled, if any, and ``vectors`` [B, W] of each row. If inputs are awaitables, the result
         is one too.
         """

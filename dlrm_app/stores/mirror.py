@@ -183,9 +183,9 @@ def kept_folder(
 ) -> Iterator[None]:
     """Works on a folder or file while the block runs: fetches it, holds it, sends all changes.
 
-    ``parts``: a folder beside it with finished parts, which the block deletes once the whole is there; then it goes from
-    the store too. ``leaves_tensors``: as in ``fetched_for_work``. Raises DlrmError if another command works on it, or if the
-    store fails.
+    ``parts``: a folder beside it with finished parts, which the block deletes once the whole is there; then it goes
+    from the store too. ``leaves_tensors``: as in ``fetched_for_work``. Raises DlrmError if another command works on
+    it, or if the store fails.
     """
     with kept.fetched_for_work(leaves_tensors) as check:
         if parts is not None:

@@ -79,8 +79,8 @@ def resolve_tables(
     """The tables that ``config`` describes for a dataset whose feature f has ids in [0, feature_rows[f]).
 
     None: no dataset is given. ``groups``: features that share a table of the dataset, each with a feature of one value
-    first, then lists. ``weighted``: features whose elements have weights. ``vectors``: feature → the vectors that it looks
-    up, of which frozen tables are made. Raises ConfigError with every problem: unknown features, too few rows, a
+    first, then lists. ``weighted``: features whose elements have weights. ``vectors``: feature → the vectors that it
+    looks up, of which frozen tables are made. Raises ConfigError with every problem: unknown features, too few rows, a
     feature read twice, and so on.
     """
     groups = [group for group in groups if len({name in vectors for name in group}) == 1]

@@ -26,5 +26,4 @@ def test_a_run_from_before_labels_were_balanced_is_read() -> None:
     config = compose_config("train", TrainConfig, ["data.path=x"])
     values = asdict(config)
     del values["trainer"]["balance_labels"]
-    assert read_saved_config(values, Path("c")) == config
-    assert not config.trainer.balance_labels
+    assert not read_saved_config(values, Path("c")).trainer.balance_labels

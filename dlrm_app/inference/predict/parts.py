@@ -56,8 +56,8 @@ _CURES = Cures(
     "write them without quotes, as in the files of training",
 )
 NUMBER, KEPT, LENGTH = "number", "keep:", "length"
-"""The column with a row's place in its part (line or row, from 0); the prefix of columns kept from the input; the column
-with the number of a row's candidates, which have a score each.
+"""The column with a row's place in its part (line or row, from 0); the prefix of columns kept from the input; the
+column with the number of a row's candidates, which have a score each.
 """
 Chunk = tuple[pa.Table, pa.Table]
 """(encoded rows with a dataset's columns, columns to write beside their scores: number, kept columns, length)."""

@@ -114,8 +114,8 @@ class ScoresFile:
         ]
 
     def finish(self) -> int:
-        """Joins the parts into the final file and deletes them. Returns the number of rows. Raises DataError for rows of
-        which the model computes no number.
+        """Joins the parts into the final file and deletes them. Returns the number of rows. Raises DataError for rows
+        of which the model computes no number.
         """
         rows, writer = 0, None
         with written_whole(self.output) as temporary:

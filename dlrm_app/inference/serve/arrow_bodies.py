@@ -32,7 +32,8 @@ class TableRequest:
 
 
 def read_stream(body: bytes, max_rows: int, spec: Spec, unread: Collection[str]) -> TableRequest:
-    """The rows of a stream of Arrow, by the rules of Parquet; columns that it lacks are missing, ``unread`` ones are left out.
+    """The rows of a stream of Arrow, by the rules of Parquet; columns that it lacks are missing, ``unread`` ones are
+    left out.
 
     Raises RequestError.
     """

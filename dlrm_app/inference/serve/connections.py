@@ -9,8 +9,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 class TimedConnection(HttpToolsProtocol):
     """A connection whose next request must have whole headers within the time that it may be idle.
 
-    uvicorn's own clock starts with the first answer and stops with the first byte of the next request, so that whoever sends
-    a byte now and then could keep all connections of the server.
+    uvicorn's own clock starts with the first answer and stops with the first byte of the next request, so that
+    whoever sends a byte now and then could keep all connections of the server.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:

@@ -60,8 +60,8 @@ class Serving:
 class Follower:
     """Keeps ``serving`` at the export that ``path`` leads to, which scores on ``num_threads`` threads.
 
-    ``look`` may take long: call it in a thread of its own, which ends then. A compiled package stays loaded as long as a
-    thread that has called or freed it, so the old export is freed by the next ``look``, when no request holds it.
+    ``look`` may take long: call it in a thread of its own, which ends then. A compiled package stays loaded as long
+    as a thread that has called or freed it, so the old export is freed by the next ``look``, when no request holds it.
     """
 
     def __init__(self, path: Path, export: ServedExport, num_threads: int = 1) -> None:
@@ -141,7 +141,8 @@ class Follower:
     def _open(self, folder: Path) -> tuple[ServedExport | None, Path | None]:
         """(the export in ``folder``, the temporary folder that it lies in if it was made from a delta).
 
-        The export is None if it is served already. Raises DlrmError or OSError if it cannot be served in place of the one that is.
+        The export is None if it is served already. Raises DlrmError or OSError if it cannot be served in place of the
+        one that is.
         """
         served = self.serving.export
         if (folder / DELTA).is_file():

@@ -1,6 +1,7 @@
 """KServe's Open Inference Protocol, version 2: raw columns as named tensors, in JSON or behind it in binary form.
 
-https://github.com/kserve/open-inference-protocol, with the extension binary_tensor_data of Triton, which is the default of its clients.
+https://github.com/kserve/open-inference-protocol, with the extension binary_tensor_data of Triton, which is the
+default of its clients.
 """
 
 import json
@@ -125,7 +126,9 @@ def _output_names(export: ServedExport) -> list[str]:
 
 
 def refuse_other_outputs(inference: Inference, names: Sequence[str]) -> None:
-    """Raises RequestError for an output that is not one of ``names``, or is asked for twice: an answer of many would be long."""
+    """Raises RequestError for an output that is not one of ``names``, or is asked for twice: an answer of many would
+    be long.
+    """
     wanted = [each.name for each in inference.outputs or []]
     refuse_twice(wanted)
     if unknown := [name for name in wanted if name not in names]:

@@ -49,7 +49,8 @@ class Tensor(msgspec.Struct):
 def read_tensors(
     tensors: Sequence[Tensor], binary: Sequence[NDArray[np.uint8] | None], max_rows: int, described: JsonRows
 ) -> TableRequest:
-    """The rows of ``tensors`` with the columns of ``described``. ``binary``: the binary form of each, None for data in JSON.
+    """The rows of ``tensors`` with the columns of ``described``. ``binary``: the binary form of each, None for data
+    in JSON.
 
     Raises RequestError.
     """
@@ -104,7 +105,9 @@ def _array(tensor: Tensor, data: NDArray[np.uint8] | None, max_rows: int) -> pa.
 
 
 def _flat(values: list[Any], size: int, kind: pa.DataType) -> list[Any]:
-    """``values`` in one dimension; they may be lists of ``size``. Raises ValueError for fractions where ``kind`` has none."""
+    """``values`` in one dimension; they may be lists of ``size``. Raises ValueError for fractions where ``kind`` has
+    none.
+    """
     if values and all(type(value) is list for value in values):
         if {*map(len, values)} != {size}:
             raise ValueError(f"data in lists must be lists of {size} values, as its shape says")

@@ -90,9 +90,9 @@ def with_workers(pages: Mapping[int, bytes]) -> bytes:
 def run_workers(count: int, work: Callable[[Worker], object]) -> None:
     """Runs ``work`` in ``count`` processes until a signal ends them. Returns in each of them, and in the first one.
 
-    A worker that dies is started again. If one cannot begin, at the start or while no other one serves, all are ended, and
-    so is this process, with its exit code. SIGTERM, SIGINT and SIGHUP to this process reach all. Raises KeyboardInterrupt
-    after SIGINT.
+    A worker that dies is started again. If one cannot begin, at the start or while no other one serves, all are
+    ended, and so is this process, with its exit code. SIGTERM, SIGINT and SIGHUP to this process reach all. Raises
+    KeyboardInterrupt after SIGINT.
     """
     owns = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports, begun = [own.getsockname()[1] for own in owns], mmap.mmap(-1, count)

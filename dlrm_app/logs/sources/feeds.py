@@ -32,8 +32,8 @@ def unit_feeds(
 ) -> "Sequence[InputFeed]":
     """Feeds of the units whose numbers are wanted.
 
-    A plain file has a feed for each unit, one that is read in order a feed for all units, wanted or not, and a Parquet file one
-    for the units of each run of row groups. ``columns``: the columns of a ParquetFeed.
+    A plain file has a feed for each unit, one that is read in order a feed for all units, wanted or not, and a
+    Parquet file one for the units of each run of row groups. ``columns``: the columns of a ParquetFeed.
     """
     if source.format == "parquet":
         rows = units_of(source, len(columns), unit_bytes)

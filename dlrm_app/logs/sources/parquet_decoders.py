@@ -74,7 +74,8 @@ class ParquetDecoder:
         self._opened.close()
 
     def read(self, start: int, stop: int) -> pa.Table:
-        """Rows [start, stop), counted through the row groups. Each call must begin where the one before ended, or later.
+        """Rows [start, stop), counted through the row groups. Each call must begin where the one before ended, or
+        later.
 
         Raises ArrowInvalid if the file has fewer rows.
         """

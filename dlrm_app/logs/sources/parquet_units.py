@@ -258,7 +258,8 @@ def _open(
 def open_parquet(source: InputFile, place: object, **options: object) -> pq.ParquetFile:
     """Opens the Parquet file at ``place``, with the footer that was read before.
 
-    Times of Spark's old type INT96 are microseconds: Arrow's nanoseconds would make 1816 of the year 9999, without an error.
+    Times of Spark's old type INT96 are microseconds: Arrow's nanoseconds would make 1816 of the year 9999, without an
+    error.
     """
     options |= {"metadata": footer_of(source), "coerce_int96_timestamp_unit": "us", "pre_buffer": False}
     return pq.ParquetFile(place, **options)

@@ -67,7 +67,8 @@ class TextWithoutBreaks:
 
 @njit(nogil=True, cache=True)
 def _hide(text, delimiter, quote, state):  # type: ignore[no-untyped-def]  # compiled
-    """Hides breaks in ``text``, the next piece of a file. Returns True, without reading on, for a field that is too long.
+    """Hides breaks in ``text``, the next piece of a file. Returns True, without reading on, for a field that is too
+    long.
 
     ``state`` int64 [4]: the position in the record, the size of the quoted field so far, the line, that of the last
     quote that was opened.

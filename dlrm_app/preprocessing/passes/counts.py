@@ -139,7 +139,8 @@ def gather_texts(
 ) -> pa.Array:
     """The strings at ``spans`` [E, 2] of ``text``, in the notation that their keys are of.
 
-    If the end of a span is negative, doubled quotes become single; if its beginning is ~ the place, escapes are replaced.
+    If the end of a span is negative, doubled quotes become single; if its beginning is ~ the place, escapes are
+    replaced.
     ``is_whole``: of a column with ``whole``.
     """
     ends = np.zeros(len(spans) + 1, np.int32)

@@ -1,8 +1,8 @@
 """Shuffles rows by a seed, and writes shards.
 
 Every row has a random key, a hash of the seed and of the row's place in the input. To shuffle rows is to sort
-them by their keys. So a full shuffle is an external sort: the rows of each unit are sorted and written to disk, then every
-shard gathers the rows of one range of keys from all units.
+them by their keys. So a full shuffle is an external sort: the rows of each unit are sorted and written to disk, then
+every shard gathers the rows of one range of keys from all units.
 """
 
 from collections.abc import Iterator, Sequence

@@ -7,8 +7,8 @@ id without rows.
 Rows with weights count by weight, divided by the mean weight of the training rows. In a sampled log, each negative also
 counts for those that sampling left out, so n is the number of all rows.
 
-Each of several labels has such a column beside every sparse one. Of a label that is given another, the rows count where its
-condition holds, and only rows that have the label.
+Each of several labels has such a column beside every sparse one. Of a label that is given another, the rows count
+where its condition holds, and only rows that have the label.
 
 A training row must not see its own click. So training rows are dealt to NUM_FOLDS folds by their contents, copies of a
 row to the same fold, and a row is encoded with n, c and p of the other folds. All other rows, including those scored
@@ -61,8 +61,8 @@ _BYTES_PER_ID = 40 * NUM_FOLDS
 class CountClicks:
     """Counts the training rows of a unit by id, fold and label.
 
-    The counts go to ``<unit>.counts`` in the journal's folder, of all columns by the main label, then by the next one, and
-    so on; a sample of the rows to ``<unit>.contents``.
+    The counts go to ``<unit>.counts`` in the journal's folder, of all columns by the main label, then by the next
+    one, and so on; a sample of the rows to ``<unit>.contents``.
     ``columns``: the numbers, in ``sparse``, of the columns that get a target column; their vocabularies are in the
     output.
     """

@@ -1,7 +1,7 @@
 """Splits by a time column: which moments begin val and test, and how much of val is older than train.
 
-<unit>.times is an Arrow file of a unit's distinct times in order, with the number of its rows up to each. Thresholds are
-found by bisection over these files, which are mapped into memory: no pass has to sort all rows.
+<unit>.times is an Arrow file of a unit's distinct times in order, with the number of its rows up to each. Thresholds
+are found by bisection over these files, which are mapped into memory: no pass has to sort all rows.
 """
 
 from collections.abc import Mapping, Sequence

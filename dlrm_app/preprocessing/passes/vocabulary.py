@@ -124,9 +124,9 @@ class MakeVocabularies:
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], Records, int]:
         """Adds up the counts, a few buckets at a time.
 
-        Returns (rows of studied splits with each of the ``old`` values; True for old values that any row has; the values
-        without an id; the number of these that were seen today). New values that no studied row has are left out, and
-        rare ones too if nothing grows.
+        Returns (rows of studied splits with each of the ``old`` values; True for old values that any row has; the
+        values without an id; the number of these that were seen today). New values that no studied row has are left
+        out, and rare ones too if nothing grows.
         """
         living, num_before = np.flatnonzero(old["is_living"]), len(old) + len(waiting)
         places = np.concatenate([living, np.arange(len(old), num_before)])

@@ -1,6 +1,7 @@
 """Runs units of work on the workers of a dask.distributed cluster, on this machine or on many.
 
-If a worker is lost, other workers repeat its current items. Results are committed by rename, so the dataset is the same.
+If a worker is lost, other workers repeat its current items. Results are committed by rename, so the dataset is the
+same.
 """
 
 import logging

@@ -24,7 +24,8 @@ from dlrm_app.stores.parts import (
 def gather_files(
     folder: Path, partial: Path, written: Files, ranks: Runtime, config: Json
 ) -> dict[str, tuple[int, str]]:
-    """The files that all ranks have ``written`` to ``partial``, for the checkpoint ``folder`` of the run with ``config``.
+    """The files that all ranks have ``written`` to ``partial``, for the checkpoint ``folder`` of the run with
+    ``config``.
 
     A rank on another machine than the first sends its own to the store before this returns. Raises DataError, on every
     rank, once the store has failed for trainer.timeout_minutes.
@@ -43,7 +44,9 @@ def gather_files(
 
 
 def first_whole(folders: Sequence[Path], runtime: Runtime) -> Path | None:
-    """The first of ``folders`` that is a whole checkpoint on the first rank's machine, brought to this one; None if none is."""
+    """The first of ``folders`` that is a whole checkpoint on the first rank's machine, brought to this one; None if
+    none is.
+    """
     found = next((number for number, folder in enumerate(folders) if (folder / MARKER).is_file()), None)
     if (number := broadcast_from_first(found)) is None:
         return None

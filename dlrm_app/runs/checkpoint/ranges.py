@@ -1,7 +1,7 @@
 """Reads ranges of a checkpoint's files from a store: a rank fetches its own rows, not what other ranks need.
 
-A save to a store gives each part of a file a checksum; a range is fetched as the parts that it touches, and each of these
-is compared.
+A save to a store gives each part of a file a checksum; a range is fetched as the parts that it touches, and each of
+these is compared.
 
     rank-00000.tensors      the values (storage.py)
     rank-00000.parts.json   the checksums of its parts
@@ -18,7 +18,8 @@ from dlrm_app.records import read_record
 from dlrm_app.stores.parts import bring_ranges
 
 PART_BYTES = 1 << 20
-"""The bytes of a part: large enough that 16 requests at a time are as fast as a disk, and small beside a rank's rows."""
+"""The bytes of a part: large enough that 16 requests at a time are as fast as a disk, and small beside a rank's rows.
+"""
 Range = tuple[int, int]
 """Begin and end, in bytes."""
 

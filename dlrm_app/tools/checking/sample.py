@@ -256,7 +256,9 @@ def _as_in_the_first(
 
 
 def _first_bad_byte(text: bytes, source: InputFile, first: InputFile) -> str:
-    """The first byte of ``text`` that is not UTF-8, with its line, and its file if it is not the first; empty if all are."""
+    """The first byte of ``text`` that is not UTF-8, with its line, and its file if it is not the first; empty if all
+    are.
+    """
     try:
         text.decode()
     except UnicodeDecodeError as error:

@@ -62,8 +62,8 @@ class Earlier:
 def write_rows(dataset: Manifest, day: date, earlier: Sequence[Earlier], folder: Path) -> None:
     """Makes the dataset ``folder`` from ``dataset`` (that of ``day``) and ``earlier`` rows to train on.
 
-    An unfinished ``folder`` is deleted first. In columns that an earlier day lacks its values are missing. Raises DataError
-    if its columns differ otherwise.
+    An unfinished ``folder`` is deleted first. In columns that an earlier day lacks its values are missing. Raises
+    DataError if its columns differ otherwise.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -1,8 +1,8 @@
 """A catalogue of items with vectors: each row shows one of the newest items, so that later rows show new ones.
 
 An item has a taste, numbers that decide the clicks together with those of the row's id in column ``READER``; its vector
-is the taste turned into ``width`` numbers, with a little noise, as an encoder of texts would give it. Who knows an item's
-vector can tell who clicks it before anybody has seen it.
+is the taste turned into ``width`` numbers, with a little noise, as an encoder of texts would give it. Who knows an
+item's vector can tell who clicks it before anybody has seen it.
 """
 
 from collections.abc import Iterator
