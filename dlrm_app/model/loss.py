@@ -140,9 +140,8 @@ class ClickLoss(nn.Module):
         """The losses [B] of rows, from what ``_terms`` gives. ``truths`` [L, B]: what is learnt; ``main`` [B]: the main
         label.
 
-        Sampling drops negatives of the main label. This does not change the odds of a label that is given the main
-        one. For any other label, rows that are positive in the main label are too frequent, because all of them were
-        kept; they count ``kept_share`` times.
+        Sampling drops negatives of the main label. A label that is given it keeps its odds. For any other one, rows
+        that are positive in the main label are too frequent, as all were kept; they count ``kept_share`` times.
         """
         thinned = torch.where(main > 0, self.kept_share, 1.0)
         total = torch.zeros_like(main)
