@@ -95,6 +95,7 @@ class EncodeUnits:
     """
 
     title: ClassVar[str] = "encoding"
+    reads: ClassVar[tuple[str, ...]] = ("targets/*",)
     plan: InputPlan
     dense: tuple[DenseColumn, ...]
     sparse: tuple[SparseColumn, ...]
