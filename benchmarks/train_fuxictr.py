@@ -4,10 +4,11 @@
     python benchmarks/train_fuxictr.py FuxiCTR
 
 The same model on the same generated rows: 26 columns with the cardinalities of Criteo Kaggle, those above ``--most`` cut
-(250,000: 1.8 million table rows in all, of width 16; 12_000_000 cuts none: 34 million), and 13 numbers. Here with row-wise Adagrad and with Adam on the tables;
-there with Adam, whose optimizer goes over whole tables. Prints training rows a CPU second, of one thread: what ROUNDS measurements of MORE steps take
-beyond as many of FEW, in turns, each in a process of its own; evaluations and start are left out. ``steps alone``: batches of FuxiCTR are ready in
-memory; otherwise its NpzDataLoader makes them.
+(250,000: 1.8 million table rows in all, of width 16; 12_000_000 cuts none: 34 million), and 13 numbers. Here with
+row-wise Adagrad and with Adam on the tables; there with Adam, whose optimizer goes over whole tables. Prints training
+rows a CPU second, of one thread: what ROUNDS measurements of the second number of ``--steps`` take beyond as many of the
+first, in turns, each in a process of its own; evaluations and start are left out. ``steps alone``: batches of FuxiCTR are
+ready in memory; otherwise its NpzDataLoader makes them.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from train_models import KAGGLE_ROWS, Shapes
 import dlrm_app as dlrm
 from dlrm_app.table import text_table
 
-FEW, MORE, ROUNDS = 2, 8, 2
+ROUNDS = 2
 _BLOCKS = {
     f"block{n}_hidden_{key}": value
     for n in (1, 2)
@@ -58,18 +59,21 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=[*THERE])
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--most", type=int, default=250_000)
+    parser.add_argument("--steps", type=int, nargs=2, default=(2, 8))
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as scratch:
-        folder, batch = Path(scratch), options.batch
+        folder, batch, steps = Path(scratch), options.batch, tuple(options.steps)
         shapes = Shapes([min(rows, options.most) for rows in KAGGLE_ROWS], 16, (), ())
-        shapes.write_rows(folder, batch * MORE)
-        arguments = options.checkout.absolute(), shapes, folder, batch
+        shapes.write_rows(folder, batch * steps[1])
+        arguments = options.checkout.absolute(), shapes, folder, batch, steps
         rows = []
         for name in options.models:
             ways: dict[str, Callable[[], Measured]] = {
-                "row-wise Adagrad": lambda name=name: alone(here, folder, name, "rowwise_adagrad", batch),
-                "Adam": lambda name=name: alone(here, folder, name, "adam", batch),
+                "row-wise Adagrad": lambda name=name: alone(
+                    here, folder, name, "rowwise_adagrad", batch, steps
+                ),
+                "Adam": lambda name=name: alone(here, folder, name, "adam", batch, steps),
                 "FuxiCTR, Adam": lambda name=name: alone(there, *arguments, name, False),
                 "FuxiCTR, steps alone": lambda name=name: alone(there, *arguments, name, True),
             }
@@ -88,17 +92,17 @@ def alone(measure: Callable[..., Measured], *arguments: object) -> Measured:
         return process.submit(measure, *arguments).result()
 
 
-def rate(train: Callable[[int], Any], batch: int) -> Measured:
-    """Rows a CPU second of ``train(steps)``, and this process's peak memory."""
+def rate(train: Callable[[int], Any], batch: int, steps: tuple[int, int]) -> Measured:
+    """Rows a CPU second of ``train``, and this process's peak memory."""
     seconds = []
-    for steps in (FEW, MORE):
+    for number in steps:
         start = time.process_time()
-        train(steps)
+        train(number)
         seconds.append(time.process_time() - start)
-    return (MORE - FEW) * batch / (seconds[1] - seconds[0]), peak_memory()
+    return (steps[1] - steps[0]) * batch / (seconds[1] - seconds[0]), peak_memory()
 
 
-def here(folder: Path, name: str, optimizer: str, batch: int) -> Measured:
+def here(folder: Path, name: str, optimizer: str, batch: int, steps: tuple[int, int]) -> Measured:
     settings = {
         "data.path": folder / "dataset",
         "tables": folder / "tables.yaml",
@@ -117,10 +121,18 @@ def here(folder: Path, name: str, optimizer: str, batch: int) -> Measured:
             dlrm.train({**settings, "trainer.max_steps": steps, "output": f"{output}/run"})
 
     train(1)  # compiles
-    return rate(train, batch)
+    return rate(train, batch, steps)
 
 
-def there(checkout: Path, shapes: Shapes, folder: Path, batch: int, name: str, steps_alone: bool) -> Measured:
+def there(
+    checkout: Path,
+    shapes: Shapes,
+    folder: Path,
+    batch: int,
+    steps: tuple[int, int],
+    name: str,
+    steps_alone: bool,
+) -> Measured:
     sys.path[:0] = [str(checkout), str(checkout / "model_zoo")]
     import torch
 
@@ -163,7 +175,7 @@ def there(checkout: Path, shapes: Shapes, folder: Path, batch: int, name: str, s
         found = iter(batches or loader)
         model.train_epoch(next(found) for _ in range(steps))
 
-    return rate(train, batch)
+    return rate(train, batch, steps)
 
 
 def write_arrays(folder: Path, columns: dict[str, Any]) -> None:

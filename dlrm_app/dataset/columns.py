@@ -3,13 +3,13 @@
 A model can only read rows with the same encodings and label.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule, described_label, label_in, other_labels
-from dlrm_app.dataset.lineage import relate
+from dlrm_app.dataset.lineage import Relation, relate
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.dates import day_number
 from dlrm_app.errors import DataError, Problem, first_problems
@@ -137,34 +137,37 @@ def column_problems(
             ", ".join(f"{name} of size {size}" for name, size in each.items()) or "none" for each in vectors
         ]
         problems.append(Problem("vectors", f"are {words[1]}, the model's {words[0]}"))
-    there = {column["name"]: column for column in given["sparse"]}
     for column in known["sparse"]:
-        name = column["name"]
-        if name not in features:
-            continue
-        keys = ("num_embeddings", "multi_hot", "encoding")
-        if name in there and column.get("weights") != there[name].get("weights"):
-            weights = [each.get("weights") or "none" for each in (there[name], column)]
-            problems.append(
-                Problem(name, f"has the element weights {weights[0]}, the model reads {weights[1]}")
-            )
-        if name not in there:
-            problems.append(Problem(name, "is not one of its sparse columns"))
-        elif all(_content(column[key]) == _content(there[name][key]) for key in keys):
-            continue
-        elif relation.day is None or not _is_same_kind_of_file(column["encoding"], there[name]["encoding"]):
-            problems += _differences(column, there[name], keys)
-        elif not is_taken:
-            days = [
-                f"day {c['lineage']['day']}" if "lineage" in c else "an earlier day" for c in (given, known)
-            ]
-            problems.append(Problem(name, f"has a vocabulary of {days[0]}, the model's of {days[1]}"))
-        elif relation.kind == "older":
-            again = known["lineage"]["given_again"].get(name)
-            if again is not None and day_number(again) > relation.day:
-                rule = f"has a vocabulary whose ids were given to other values since, on day {again}"
-                problems.append(Problem(name, rule))
+        if column["name"] in features:
+            problems += _sparse_problems(column, known, given, relation, is_taken)
     return problems
+
+
+def _sparse_problems(
+    column: Json, known: Json, given: Json, relation: Relation, is_taken: bool
+) -> Iterator[Problem]:
+    """Of a sparse column of ``known``, beside the one of its name in ``given``."""
+    name, keys = column["name"], ("num_embeddings", "multi_hot", "encoding")
+    there = next((each for each in given["sparse"] if each["name"] == name), None)
+    if there is None:
+        yield Problem(name, "is not one of its sparse columns")
+        return
+    if column.get("weights") != there.get("weights"):
+        weights = [each.get("weights") or "none" for each in (there, column)]
+        yield Problem(name, f"has the element weights {weights[0]}, the model reads {weights[1]}")
+    if all(_content(column[key]) == _content(there[key]) for key in keys):
+        return
+    if relation.day is None or not _is_same_kind_of_file(column["encoding"], there["encoding"]):
+        yield from _differences(column, there, keys)
+    elif not is_taken:
+        days = [f"day {c['lineage']['day']}" if "lineage" in c else "an earlier day" for c in (given, known)]
+        yield Problem(name, f"has a vocabulary of {days[0]}, the model's of {days[1]}")
+    elif relation.kind == "older":
+        again = known["lineage"]["given_again"].get(name)
+        if again is not None and day_number(again) > relation.day:
+            yield Problem(
+                name, f"has a vocabulary whose ids were given to other values since, on day {again}"
+            )
 
 
 def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[Problem]:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlrm_app.config.train import ModelConfig
 from dlrm_app.dataset.manifest import LearntLabel
 from dlrm_app.errors import Problem
+from dlrm_app.model.axes import Axes, Names
 from dlrm_app.tables.table import Table
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
     Builder = Callable[[ModelConfig, EmbeddingBagCollection, int, list[int], list[int]], nn.Module]
+NameAxes = Callable[[ModelConfig, Mapping[str, int], Names], dict[str, Axes]]
 ENTRY_POINTS = "dlrm_app.architectures"
 """The group of entry points in which other packages name their architectures: the name, and the builder or
 its module.
@@ -49,16 +51,20 @@ class Architecture:
     are then [B, 1 + S], the score's and those of S branches; in evaluation [B, 1] as ever.
     takes_experts: its top MLP is a torchrec ``OverArch`` over one tensor [B, W], before which several labels may have
     experts.
+    name_axes: (configuration, sparse feature → width of its vector, dense inputs) → parameter → the names along its
+    axes, for the parameters whose shape depends on the features. A warm start with other features keeps what has a
+    name, and begins anew with parameters that stand not there.
     rules: further problems of a model of it.
     """
 
     build: "Builder"
-    needs: tuple[str, ...] = ()
-    refuses: tuple[str, ...] = ("stride",)
+    needs: Sequence[str] = ()
+    refuses: Sequence[str] = ("stride",)
     interacts: bool = True
     needs_dense: bool = True
     branch_loss: str | None = None
     takes_experts: bool = False
+    name_axes: NameAxes = lambda config, widths, dense: {}
     rules: "Callable[[ModelSpec], Iterator[Problem]]" = lambda spec: iter(())
     origin: str | None = None
     """The checksum of the file of ``plugins`` that has registered it; None for others."""
@@ -68,17 +74,8 @@ ARCHITECTURES: dict[str, Architecture] = {}
 """model.kind → architecture; those of entry points once they are asked for."""
 
 
-def architecture(
-    name: str,
-    *,
-    needs: Sequence[str] = (),
-    refuses: Sequence[str] = ("stride",),
-    interacts: bool = True,
-    needs_dense: bool = True,
-    branch_loss: str | None = None,
-    takes_experts: bool = False,
-) -> "Callable[[Builder], Builder]":
-    """Registers the decorated builder as ``model.kind=<name>``; the arguments are those of ``Architecture``.
+def architecture(name: str, **requirements: Any) -> "Callable[[Builder], Builder]":
+    """Registers the decorated builder as ``model.kind=<name>``; the keywords are the fields of ``Architecture``.
 
     A name that is registered again, as when a notebook's cell runs twice, gets the new builder; built-in
     names cannot be taken.
@@ -89,10 +86,7 @@ def architecture(
             raise ValueError(
                 f"the architecture {name} is built in: choose another name than {', '.join(_BUILT_IN)}"
             )
-        ARCHITECTURES[name] = Architecture(
-            *(build, (*needs,), (*refuses,), interacts, needs_dense, branch_loss, takes_experts),
-            origin=_origin.get(),
-        )
+        ARCHITECTURES[name] = Architecture(build, **requirements, origin=_origin.get())
         return build
 
     return register
@@ -120,16 +114,9 @@ def _all_but(*keys: str) -> tuple[str, ...]:
     return (*(key for key in _SPECIAL if key not in keys),)
 
 
-def _built_in(place: str) -> "Builder":
-    """The builder at ``place``, MODULE:FUNCTION in this folder, which is imported once a model is built."""
-
-    def build(
-        config: ModelConfig, bags: "EmbeddingBagCollection", num_dense: int, bottom: list[int], top: list[int]
-    ) -> "nn.Module":
-        builder: Builder = resolve_name(f"{__package__}.{place}")
-        return builder(config, bags, num_dense, bottom, top)
-
-    return build
+def _built_in(place: str) -> Callable[..., Any]:
+    """The function at ``place``, MODULE:FUNCTION in this folder, whose module is imported by its first call."""
+    return lambda *arguments: resolve_name(f"{__package__}.{place}")(*arguments)
 
 
 def _halves_are_whole(spec: "ModelSpec") -> Iterator[Problem]:
@@ -155,33 +142,53 @@ def _heads_divide(spec: "ModelSpec", parts: int = 1) -> Iterator[Problem]:
 _NO_BOTTOM = ("bottom_mlp", "dcn_low_rank_dim", "bottom_dropout")
 _NO_MLP = (*_NO_BOTTOM, "top_mlp")
 ARCHITECTURES |= {
-    "dlrm": Architecture(_built_in("dlrm:build_dlrm"), refuses=_all_but(), takes_experts=True),
+    "dlrm": Architecture(
+        _built_in("dlrm:build_dlrm"),
+        refuses=_all_but(),
+        takes_experts=True,
+        name_axes=_built_in("dlrm:name_axes_of_dlrm"),
+    ),
     "dcn": Architecture(
         _built_in("dlrm:build_dcn"),
         ("dcn_num_layers", "dcn_low_rank_dim"),
         _all_but(),
         takes_experts=True,
+        name_axes=_built_in("dlrm:name_axes_of_dcn"),
     ),
     "dcn_parallel": Architecture(
-        _built_in("dcn_parallel:build"), ("dcn_num_layers",), (*_all_but(), *_NO_BOTTOM), needs_dense=False
+        _built_in("dcn_parallel:build"),
+        ("dcn_num_layers",),
+        (*_all_but(), *_NO_BOTTOM),
+        needs_dense=False,
+        name_axes=_built_in("dcn_parallel:name_axes"),
     ),
     "projection": Architecture(
         _built_in("dlrm:build_projection"),
         ("projection_branch1", "projection_branch2"),
         _all_but(),
         takes_experts=True,
+        name_axes=_built_in("dlrm:name_axes_of_projection"),
     ),
     "concat": Architecture(
         _built_in("concat:build"),
         refuses=(*_all_but("stride"), "bottom_mlp"),
         interacts=False,
         takes_experts=True,
+        name_axes=_built_in("concat:name_axes"),
     ),
     "gdcn": Architecture(
-        _built_in("gdcn:build"), ("dcn_num_layers",), (*_all_but(), *_NO_BOTTOM), needs_dense=False
+        _built_in("gdcn:build"),
+        ("dcn_num_layers",),
+        (*_all_but(), *_NO_BOTTOM),
+        needs_dense=False,
+        name_axes=_built_in("gdcn:name_axes"),
     ),
     "gdcn_parallel": Architecture(
-        _built_in("gdcn:build_parallel"), ("dcn_num_layers",), (*_all_but(), *_NO_BOTTOM), needs_dense=False
+        _built_in("gdcn:build_parallel"),
+        ("dcn_num_layers",),
+        (*_all_but(), *_NO_BOTTOM),
+        needs_dense=False,
+        name_axes=_built_in("gdcn:name_axes_of_parallel"),
     ),
     "finalnet": Architecture(
         _built_in("finalnet:build"),
@@ -189,6 +196,7 @@ ARCHITECTURES |= {
         (*_all_but(*_FINALNET), *_NO_BOTTOM),
         needs_dense=False,
         branch_loss="self_distillation",
+        name_axes=_built_in("finalnet:name_axes"),
         rules=_halves_are_whole,
     ),
     "dcnv3": Architecture(
@@ -197,6 +205,7 @@ ARCHITECTURES |= {
         (*_all_but("num_heads", *_DCNV3), *_NO_MLP),
         needs_dense=False,
         branch_loss="tri_bce",
+        name_axes=_built_in("dcnv3:name_axes"),
         rules=partial(_heads_divide, parts=2),
     ),
     "qnn": Architecture(
@@ -205,6 +214,7 @@ ARCHITECTURES |= {
         (*_all_but("num_heads", "qnn_num_rows"), *_NO_MLP),
         needs_dense=False,
         branch_loss="self_distillation",
+        name_axes=_built_in("qnn:name_axes"),
         rules=_heads_divide,
     ),
 }

@@ -4,7 +4,7 @@ The synthetic models of NVIDIA Merlin's distributed-embeddings (examples/benchma
 Shapes: B batch rows, N dense features, W the widths of all features' embeddings added up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.config.train import ModelConfig
+from dlrm_app.model.axes import Axes, Names, first_layer, places
 
 
 class ConcatSparseArch(nn.Module):
@@ -78,3 +79,12 @@ def build(
     config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, bottom: list[int], top: list[int]
 ) -> nn.Module:
     return ConcatModel(bags, num_dense, top, config.stride)
+
+
+def name_axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """The MLP reads all vectors, or means over windows of ``stride`` neighbours, and the dense features."""
+    inputs = places(widths)
+    if stride := config.stride:
+        starts = range(-(-len(inputs) % stride // 2), len(inputs), stride)
+        inputs = [frozenset(inputs[max(start, 0) : start + stride]) for start in starts]
+    return first_layer("over_arch.model.0", [*inputs, *dense])

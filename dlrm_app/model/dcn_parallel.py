@@ -5,7 +5,7 @@ As in BARS' DCNv2, every dense feature has a vector too: its value times learnt 
 Shapes: B batch rows, W width of all vectors.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -15,7 +15,8 @@ from torchrec.modules.mlp import MLP
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.config.train import ModelConfig
-from dlrm_app.model.feature_vectors import FeatureVectors
+from dlrm_app.model.axes import Axes, Names, first_layer
+from dlrm_app.model.feature_vectors import FeatureVectors, name_vectors
 
 
 class CrossLayers(nn.Module):
@@ -71,3 +72,19 @@ def build(
     assert config.dcn_num_layers is not None
     make_layers = partial(CrossLayers, num_layers=config.dcn_num_layers)
     return ParallelModel(bags, num_dense, make_layers, top[:-1])
+
+
+def name_axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """Every cross layer reads and writes all vectors."""
+    inputs, axes = name_vectors(widths, dense)
+    for layer in range(config.dcn_num_layers or 0):
+        axes[f"inter_arch.layers.{layer}.weight"] = (inputs, inputs)
+        axes[f"inter_arch.layers.{layer}.bias"] = (inputs,)
+    return axes | name_head(config, inputs)
+
+
+def name_head(config: ModelConfig, inputs: Names) -> dict[str, Axes]:
+    """The last layer reads the cross layers' output, then the MLP's; the MLP reads ``inputs``, as they do."""
+    *hidden, last = config.top_mlp
+    of_mlp = [("", place) for place in range(hidden[-1] if last == 1 and hidden else last)]
+    return {"over_arch.last.weight": (None, [*inputs, *of_mlp])} | first_layer("over_arch.mlp", inputs)

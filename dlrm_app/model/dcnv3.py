@@ -5,11 +5,14 @@ As the authors' code has it; initial weights are that code's. Shapes: B batch ro
 the dense ones too, D the tables' width, H heads, w = F · D / H width of a head.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.train import ModelConfig
+from dlrm_app.model.axes import Axes, Names
 from dlrm_app.model.branches import BranchHeads
 from dlrm_app.model.feature_vectors import SMALL, VectorModel, draw_xavier
 from dlrm_app.model.regularization import SyncedBatchNorm
@@ -114,3 +117,20 @@ def build(
     config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, bottom: list[int], top: list[int]
 ) -> nn.Module:
     return Dcnv3(bags, num_dense, config)
+
+
+def name_axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """All heads share the layers' weights, which read the first halves of all features' shares, then the second ones."""
+    share = next(iter(widths.values())) // (config.num_heads or 1) // 2
+    half = [(name, place) for name in [*dense, *widths] for place in range(share)]
+    inputs = [(part, *each) for part in range(2) for each in half]
+    axes: dict[str, Axes] = {"dense_arch.weight": (dense, None)}
+    counts = ("exponential", config.dcn_num_layers or 0), ("linear", config.dcnv3_num_linear_layers or 0)
+    for network, count in counts:
+        for number in range(count):
+            layer = f"inter_arch.{network}.{number}"
+            axes[f"{layer}.linear.weight"] = (half, inputs)
+            axes[f"{layer}.bias"] = (inputs,)
+            if config.dcnv3_layer_norm:
+                axes |= {f"{layer}.layer_norm.weight": (half,), f"{layer}.layer_norm.bias": (half,)}
+    return axes | {f"over_arch.heads.layers.{branch}.weight": (None, inputs) for branch in range(2)}

@@ -5,6 +5,8 @@ runs in the opposite order, their gradients are sent during the bottom MLP's bac
 sparse features, D width.
 """
 
+from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -16,6 +18,10 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from dlrm_app.config.train import ModelConfig
+from dlrm_app.model.axes import Axes, Names, first_layer, places
+
+_BOTTOM = ""
+"""The name of the bottom MLP's vector among the features'; no feature has an empty name."""
 
 
 class OrderedSparseArch(SparseArch):
@@ -144,3 +150,35 @@ def build_projection(
     *hidden2, num_vectors2 = config.projection_branch2
     branches = [*hidden1, num_vectors1 * dim], [*hidden2, num_vectors2 * dim]
     return ProjectionModel(bags, num_dense, bottom, top, *branches)
+
+
+def name_axes_of_dlrm(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """The top MLP reads the bottom MLP's vector and the dot product of each pair of vectors."""
+    with_bottom = _with_bottom(widths)
+    pairs = [frozenset(pair) for pair in combinations(with_bottom, 2)]
+    inputs = [*places({_BOTTOM: with_bottom[_BOTTOM]}), *pairs]
+    return first_layer("dense_arch.model", dense) | first_layer("over_arch.model.0", inputs)
+
+
+def name_axes_of_dcn(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """Every cross layer reads and writes all vectors."""
+    inputs = places(_with_bottom(widths))
+    axes = first_layer("dense_arch.model", dense) | first_layer("over_arch.model.0", inputs)
+    for layer in range(config.dcn_num_layers or 0):
+        axes[f"inter_arch.crossnet.V_kernels.{layer}"] = (None, inputs)
+        axes[f"inter_arch.crossnet.W_kernels.{layer}"] = (inputs, None)
+        axes[f"inter_arch.crossnet.bias.{layer}"] = (inputs,)
+    return axes
+
+
+def name_axes_of_projection(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """Both branches read all vectors."""
+    inputs = places(_with_bottom(widths))
+    axes = first_layer("dense_arch.model", dense)
+    for branch in ("interaction_branch1", "interaction_branch2"):
+        axes |= first_layer(f"inter_arch.{branch}.model", inputs)
+    return axes
+
+
+def _with_bottom(widths: Mapping[str, int]) -> dict[str, int]:
+    return {_BOTTOM: next(iter(widths.values())), **widths}

@@ -3,11 +3,14 @@
 Shapes: B batch rows, F sparse features, N dense features, D the tables' width, W = (N + F) · D.
 """
 
+from collections.abc import Hashable, Mapping
+
 import torch
 from torch import nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from dlrm_app.model.axes import Axes, Names, places
 from dlrm_app.model.dlrm import OrderedSparseArch
 
 SMALL = 0.01
@@ -69,3 +72,9 @@ def draw_xavier(part: nn.Module) -> None:
             nn.init.xavier_normal_(layer.weight)
             if layer.bias is not None:
                 layer.bias.zero_()
+
+
+def name_vectors(widths: Mapping[str, int], dense: Names) -> tuple[list[Hashable], dict[str, Axes]]:
+    """(the names of the W values, the axes of the dense features' vectors), as ``Architecture.name_axes`` wants them."""
+    width = next(iter(widths.values()))
+    return places({**dict.fromkeys(dense, width), **widths}), {"dense_arch.weight": (dense, None)}

@@ -5,15 +5,16 @@ As FuxiCTR's FinalNet with two blocks, whose residuals are concatenated; initial
 Shapes: B batch rows, F features, the dense ones too, D the tables' width, W = F · D.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.train import ModelConfig
+from dlrm_app.model.axes import Axes, Names
 from dlrm_app.model.branches import BranchHeads
-from dlrm_app.model.feature_vectors import VectorModel, draw_xavier
+from dlrm_app.model.feature_vectors import VectorModel, draw_xavier, name_vectors
 from dlrm_app.model.regularization import SyncedBatchNorm
 
 
@@ -95,3 +96,15 @@ def build(
     config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, bottom: list[int], top: list[int]
 ) -> nn.Module:
     return FinalNet(bags, num_dense, config, top[:-1])
+
+
+def name_axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """The second block reads all vectors; the first one also those that gates have multiplied."""
+    inputs, axes = name_vectors(widths, dense)
+    axes["over_arch.block2.0.linear.weight"] = (None, inputs)
+    if config.finalnet_gates:
+        features = [*dense, *widths]
+        axes["inter_arch.linear.weight"] = (features, features)
+        axes["inter_arch.linear.bias"] = (features,)
+        inputs = [*inputs, *(("gated", each) for each in inputs)]
+    return axes | {"over_arch.block1.0.linear.weight": (None, inputs)}

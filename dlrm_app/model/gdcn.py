@@ -4,7 +4,7 @@ beside an MLP over the same input (GDCN-P).
 Initial weights are those of FuxiCTR's GDCN. Shapes: B batch rows, W width of all vectors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -13,8 +13,9 @@ from torchrec.models.dlrm import OverArch
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.train import ModelConfig
-from dlrm_app.model.dcn_parallel import ParallelModel
-from dlrm_app.model.feature_vectors import SMALL, VectorModel, draw_xavier
+from dlrm_app.model.axes import Axes, Names, first_layer
+from dlrm_app.model.dcn_parallel import ParallelModel, name_head
+from dlrm_app.model.feature_vectors import SMALL, VectorModel, draw_xavier, name_vectors
 
 
 class GatedCross(nn.Module):
@@ -74,3 +75,24 @@ def build_parallel(
     draw_xavier(model.inter_arch)
     draw_xavier(model.over_arch)
     return model
+
+
+def name_axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """The cross layers and the MLP behind them read all vectors."""
+    inputs, axes = name_vectors(widths, dense)
+    return axes | _name_layers(config, inputs) | first_layer("over_arch.model.0", inputs)
+
+
+def name_axes_of_parallel(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """The cross layers and the MLP beside them read all vectors."""
+    inputs, axes = name_vectors(widths, dense)
+    return axes | _name_layers(config, inputs) | name_head(config, inputs)
+
+
+def _name_layers(config: ModelConfig, inputs: Names) -> dict[str, Axes]:
+    axes: dict[str, Axes] = {}
+    for layer in range(config.dcn_num_layers or 0):
+        axes[f"inter_arch.layers.{layer}.cross.weight"] = (inputs, inputs)
+        axes[f"inter_arch.layers.{layer}.gate.weight"] = (inputs, inputs)
+        axes[f"inter_arch.layers.{layer}.bias"] = (inputs,)
+    return axes

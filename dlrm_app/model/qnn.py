@@ -6,13 +6,16 @@ As FuxiCTR's QNN_alpha. Shapes: B batch rows, F features, the dense ones too, D 
 rows of the Khatri-Rao product, P passes: 2 in training with dropout, otherwise 1.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.train import ModelConfig
+from dlrm_app.model.axes import Axes, Names
 from dlrm_app.model.ensemble import logit_of_mean
-from dlrm_app.model.feature_vectors import SMALL, VectorModel, draw_xavier
+from dlrm_app.model.feature_vectors import SMALL, VectorModel, draw_xavier, name_vectors
 from dlrm_app.model.regularization import SyncedBatchNorm
 
 
@@ -91,3 +94,30 @@ def build(
     config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, bottom: list[int], top: list[int]
 ) -> nn.Module:
     return QuadraticModel(bags, num_dense, config)
+
+
+def name_axes(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """A place of a layer's output belongs to the value there and to the one that stands there by heads."""
+    inputs, axes = name_vectors(widths, dense)
+    heads, rows = config.num_heads or 1, config.qnn_num_rows or 1
+    share = next(iter(widths.values())) // heads
+    by_heads = [
+        (name, head * share + place)
+        for head in range(heads)
+        for name in [*dense, *widths]
+        for place in range(share)
+    ]
+    size = len(inputs) // heads  # of a head
+    outputs = [
+        (row, by_heads[place], inputs[place])
+        for head in range(heads)
+        for row in range(rows)
+        for place in range(head * size, (head + 1) * size)
+    ]
+    for number in range(config.dcn_num_layers or 0):
+        layer = f"inter_arch.layers.{number}"
+        axes |= {f"{layer}.linear.weight": (outputs, inputs), f"{layer}.linear.bias": (outputs,)}
+        if config.batch_norm:
+            moments = ("weight", "bias", "running_mean", "running_var")
+            axes |= {f"{layer}.norm.{name}": (outputs,) for name in moments}
+    return axes | {"over_arch.last.weight": (None, inputs)}

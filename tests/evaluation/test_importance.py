@@ -158,7 +158,9 @@ MEASURED: dict[str, Callable[[pa.Table, np.ndarray], float]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("metric", MEASURED)
+@pytest.mark.parametrize(
+    "metric", [pytest.param(name, marks=pytest.mark.long if name == "gauc" else ()) for name in MEASURED]
+)
 def test_the_fall_of_any_metric_is_that_of_a_log_with_the_column_shuffled(folder: Path, metric: str) -> None:
     """By scikit-learn, group by group where the metric is one of groups. A worse log loss is higher."""
     words = ["importance.repeats=1", "importance.rows=null", f"importance.metric={metric}"]
@@ -259,7 +261,9 @@ def test_batches_hold_the_shuffled_rows(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("metric", ["auc", "pr_auc", "ne", "ndcg@5"])
+@pytest.mark.parametrize(
+    "metric", ["ndcg@5", *(pytest.param(name, marks=pytest.mark.long) for name in ("auc", "pr_auc", "ne"))]
+)
 def test_ranks_measure_the_same_as_one(folder: Path, metric: str) -> None:
     alone = rank_importance(folder, metric)
     for together in start_ranks(partial(rank_importance, folder, metric), 2, 2):

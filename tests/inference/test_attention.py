@@ -62,7 +62,7 @@ def test_an_export_gives_them_in_int8_to_its_rounding(run: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["stacked", "side by side"])
+@pytest.mark.parametrize("architecture", [pytest.param("stacked", marks=pytest.mark.long), "side by side"])
 def test_shards_score_as_the_whole_tables(mixed: Path, architecture: str, tmp_path: Path) -> None:
     """With attention and with weights of elements, in TorchScript too."""
     run = mixed / "run"

@@ -104,7 +104,13 @@ LAWS = {
         IN_ORDER, (ONE_EPOCH, Part(ONE_EPOCH.more, ranks=2, plan="row_wise", begin=WARM)), exact=False
     ),
 }
-SLOW = ("a compiled dense part", "the recipe on two ranks", "an ensemble on two ranks")
+SLOW = (
+    "a compiled dense part",
+    "the recipe on two ranks",
+    "an ensemble on two ranks",
+    "attention on other ranks and plans",
+    "columns to rows on two ranks",
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,12 @@
 """Names of what dense layers read and write: as many as there are, and each where it stands."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec
+from dlrm_app.model import architectures
+from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec, architecture
 from dlrm_app.model.build import build_model
 from dlrm_app.model.inputs import named_axes
 from tests.plain_training import compose_train
@@ -36,6 +39,17 @@ def test_every_axis_has_as_many_names_as_places(kind: str, size: int, embedding:
         shape = parameters[prefix + name].shape
         assert [len(names or range(n)) for names, n in zip(of_each_axis, shape, strict=True)] == [*shape]
         assert all(len({*names}) == len(names) for names in of_each_axis if names is not None)
+
+
+def test_an_architecture_of_a_user_names_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ``name_axes`` it has none, so that a warm start begins anew with such layers."""
+    monkeypatch.setattr(architectures, "ARCHITECTURES", dict(ARCHITECTURES))
+    spec = ModelSpec(replace(spec_of("dlrm").config, kind="own"), TABLES, NUM_DENSE)
+    build = ARCHITECTURES["dlrm"].build
+    architecture("own")(build)
+    assert named_axes(spec, DENSE) == {}
+    architecture("own", name_axes=lambda config, widths, dense: {"weight": (dense, [*widths])})(build)
+    assert named_axes(spec, DENSE) == {"weight": (DENSE, ["f1", "f2", "f3", "f4"])}
 
 
 def test_strided_means_are_named_by_the_values_they_average() -> None:

@@ -13,7 +13,8 @@ from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.model.loss import set_tf32
 from dlrm_app.sharding.constraints import table_problems
 from tests.composed import compose_config
-from tests.plain_training import compose_train, plain_copy, train_both
+from tests.model.test_parity import MODELS
+from tests.plain_training import BATCH, NUM_STEPS, compose_train, plain_copy, run_sharded, train_both
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 from tests.refusals import is_like
 from tests.trainable import trainable_of
@@ -31,6 +32,36 @@ def test_bf16_trains_like_plain_torch_in_bf16() -> None:
     assert not torch.equal(losses, train_both(compose_train())[0])
     assert losses.dtype == torch.float32
     assert {value.dtype for value in weights.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_architecture_in_bf16_stays_near_its_training_in_fp32(kind: str) -> None:
+    """The losses of ten steps differ, by what eight bits can make."""
+    bf16, fp32 = (
+        losses_of(compose_train(*MODELS[kind], f"trainer.precision={name}")) for name in ("bf16", "fp32")
+    )
+    assert not torch.equal(bf16, fp32)
+    torch.testing.assert_close(bf16, fp32, rtol=0, atol=2**-7)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_architecture_compiled_has_the_losses_of_its_eager_training(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.compiler.reset()
+    compiled, eager = (
+        losses_of(compose_train(*MODELS[kind], f"trainer.compile={value}")) for value in ("true", "false")
+    )
+    assert "is not compiled" not in caplog.text
+    torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-6)
+
+
+def losses_of(config: TrainConfig) -> torch.Tensor:
+    """Of ten steps."""
+    with start_runtime(num_threads=1) as runtime:
+        trainable = trainable_of(config, TABLES, NUM_DENSE, runtime)
+        return run_sharded(trainable, config, [draw(seed, BATCH, TABLES) for seed in range(NUM_STEPS)])
 
 
 def test_a_training_within_autocast_is_the_same() -> None:

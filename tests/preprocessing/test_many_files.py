@@ -78,7 +78,7 @@ def told(manifest: Manifest) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize("shuffle", ["none", "full"])
+@pytest.mark.parametrize("shuffle", [pytest.param("none", marks=pytest.mark.long), "full"])
 def test_any_cut_into_files_gives_the_same_dataset(tmp_path: Path, write: Writer, shuffle: str) -> None:
     text = make_clicks(ROWS)
     as_text(text, tmp_path / "one.tsv") if write is not as_parquet else as_parquet(text, tmp_path / "one.tsv")

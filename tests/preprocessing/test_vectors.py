@@ -48,7 +48,7 @@ def write_log(folder: Path, num_rows: int) -> list[str]:
     return given
 
 
-@pytest.mark.parametrize("loses_work", [True, False])
+@pytest.mark.parametrize("loses_work", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.slow
 def test_interruptions_end_in_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loses_work: bool

@@ -28,7 +28,8 @@ from pathlib import Path
 import torch
 
 from dlrm_app.model.architectures import ModelSpec
-from dlrm_app.model.inputs import Axes, Names, named_axes
+from dlrm_app.model.axes import Axes, Names
+from dlrm_app.model.inputs import named_axes
 from dlrm_app.runs.checkpoint.load import Places, grid, load_tensors
 from dlrm_app.runs.checkpoint.marker import MODEL
 from dlrm_app.runs.checkpoint.storage import TensorReader

@@ -188,7 +188,7 @@ FORMS = {"text": TEXT, "gzip": gzip.compress(TEXT), "zstd": pa.compress(TEXT, "z
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["text", "gzip", pytest.param("zstd", marks=pytest.mark.long)])
 def test_a_connection_that_breaks_often_gives_the_same_units(
     flaky: FlakyServer, tmp_path: Path, form: str
 ) -> None:

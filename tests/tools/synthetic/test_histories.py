@@ -41,7 +41,7 @@ def elements(field: str) -> list[str]:
     return field.split("|") if field else []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lists_hold_values_of_the_item(tmp_path: Path) -> None:
     """From none to the longest, as many counts as bought items; the other columns are those of the plain log."""
     rows = fields(tmp_path / "log.tsv", *HISTORIES)
