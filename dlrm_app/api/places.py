@@ -22,8 +22,10 @@ _ON_DISKS = ("generate",)
 """Commands whose output has files beside it, which a store would not get."""
 _PARTS = {"predict": ".parts"}
 """Command → the suffix of the folder beside its output that has finished parts until the output is whole."""
-_ON_MACHINES = ("train", "preprocess")
-"""Commands whose ranks may be on several machines that share no disk: each sends its own part."""
+_ON_MACHINES = ("train",)
+"""Commands whose ranks may be on several machines that share no disk: each sends its own part. Ranks that share a
+preprocessing may too.
+"""
 
 
 @contextmanager
@@ -69,7 +71,7 @@ def local_places(
         with stored_output(kept, ranks.rank) as folder:
             yield {**found, OUTPUT: str(folder)}
         return
-    if command != "train" and _share_no_disk(num_ranks, os.environ):
+    if command not in _ON_MACHINES and _share_no_disk(num_ranks, os.environ):
         raise _on_machines(str(kept.stored))
     found[OUTPUT] = str(kept.folder)
     if _is_first(os.environ):
