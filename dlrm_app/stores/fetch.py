@@ -119,6 +119,7 @@ class KeptFolder:
                 _delete_cut_off(self.stored, self.folder)
                 left = _fetch(self.stored, self.folder, leave)
             note_left(self.folder, left)
+            bring_later(self.stored, self.folder, left)
             yield check
 
 
