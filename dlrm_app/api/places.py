@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dlrm_app.distributed.ranks import sharing_ranks
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.stores.names import is_in_store
 
@@ -22,15 +23,20 @@ _ON_DISKS = ("generate",)
 _PARTS = {"predict": ".parts"}
 """Command → the suffix of the folder beside its output that has finished parts until the output is whole."""
 _ON_MACHINES = ("train",)
-"""Commands whose ranks may be on several machines that share no disk: each sends its own part."""
+"""Commands whose ranks may be on several machines that share no disk: each sends its own part. Ranks that share a
+preprocessing may too.
+"""
 
 
 @contextmanager
-def local_places(command: str, settings: "Settings", check: Callable[[], object]) -> Iterator["Settings"]:
+def local_places(
+    command: str, settings: "Settings", check: Callable[[], object], *, is_typed: bool = False
+) -> Iterator["Settings"]:
     """Yields the ``settings`` of ``command`` with local places in place of URLs, whose content is there; keeps
     ``output`` in its store.
 
-    ``check``: raises the problems of the settings that can be found before anything is fetched.
+    ``check``: raises the problems of the settings that can be found before anything is fetched. ``is_typed``: the
+    command was typed; from Python, ranks share a preprocessing only if ``ranks`` is given.
     Raises DlrmError if a store does not answer, or if another command on this machine works on the same output.
     """
     keys = READ if command in _ON_DISKS else (OUTPUT, *READ)
@@ -38,8 +44,9 @@ def local_places(command: str, settings: "Settings", check: Callable[[], object]
     if not in_stores:
         yield settings
         return
-    from dlrm_app.stores.fetch import KeptFolder
+    from dlrm_app.stores.fetch import KeptFolder, leave_nothing
     from dlrm_app.stores.mirror import kept_folder
+    from dlrm_app.stores.parts import tensors_in
     from dlrm_app.stores.room import most_bytes
 
     check()
@@ -55,12 +62,21 @@ def local_places(command: str, settings: "Settings", check: Callable[[], object]
         yield found
         return
     kept = KeptFolder.of(str(output), OUTPUT)
-    if command not in _ON_MACHINES:
-        _refuse_machines(str(kept.stored), settings.get("ranks"), os.environ)
+    num_ranks = settings.get("ranks")
+    is_shared = command == "preprocess" and (is_typed or num_ranks is not None)
+    if is_shared and _share_no_disk(num_ranks, os.environ):
+        from dlrm_app.preprocessing.work.stored_folder import stored_output
+
+        ranks = sharing_ranks(None if num_ranks is None else int(str(num_ranks)), os.environ)
+        with stored_output(kept, ranks.rank) as folder:
+            yield {**found, OUTPUT: str(folder)}
+        return
+    if command not in _ON_MACHINES and _share_no_disk(num_ranks, os.environ):
+        raise _on_machines(str(kept.stored))
     found[OUTPUT] = str(kept.folder)
     if _is_first(os.environ):
         parts = KeptFolder.of(f"{kept.stored.url}{_PARTS[command]}") if command in _PARTS else None
-        with kept_folder(kept, parts, leaves_tensors=_are_on_machines(os.environ)):
+        with kept_folder(kept, parts, tensors_in if _are_on_machines(os.environ) else leave_nothing):
             yield found
     else:
         kept.fetch()
@@ -89,15 +105,13 @@ def _are_on_machines(environment: Mapping[str, str]) -> bool:
     return int(environment.get("LOCAL_WORLD_SIZE", world_size)) < int(world_size)
 
 
-def _refuse_machines(url: str, ranks: object, environment: Mapping[str, str]) -> None:
-    """Raises ConfigError if ranks on several machines have been started. ``ranks``: pods that share the work."""
+def _share_no_disk(num_ranks: object, environment: Mapping[str, str]) -> bool:
+    """True for ranks on several machines, of any launcher. ``num_ranks``: pods that share the work."""
     nodes = environment.get("SLURM_STEP_NUM_NODES", "1") if environment.get("WORLD_SIZE", "1") != "1" else "1"
-    if (
-        _are_on_machines(environment)
-        or nodes != "1"
-        or ("JOB_COMPLETION_INDEX" in environment and ranks not in (None, 1))
-    ):
-        rule = "is worked on by the ranks of one machine, and these are on several"
-        raise ConfigError(
-            Problem(f"output={url}", rule, "start them on one, or give a folder that all share")
-        )
+    are_pods = "JOB_COMPLETION_INDEX" in environment and num_ranks not in (None, 1)
+    return _are_on_machines(environment) or nodes != "1" or are_pods
+
+
+def _on_machines(url: str) -> ConfigError:
+    rule = "is worked on by the ranks of one machine, and these are on several"
+    return ConfigError(Problem(f"output={url}", rule, "start them on one, or give a folder that all share"))

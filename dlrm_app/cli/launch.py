@@ -72,7 +72,9 @@ def launch(name: str, command: Command[Any], job: Job) -> None:
         typed, problems = WordReader(schema, name, command.positional).read(words).finish()
         settings = command.regroup(typed)
         if not (options.help or options.cfg):
-            with local_places(name, settings, partial(checked_types, name, typed, problems)) as local:
+            with local_places(
+                name, settings, partial(checked_types, name, typed, problems), is_typed=True
+            ) as local:
                 config = compose_config(name, schema, local, command.check, command.complete, problems)
                 job(config, local, words)
             return None
@@ -237,7 +239,9 @@ def run_sweep(name: str, command: Command[Any], words: Sequence[str], job: Job) 
 
         def work() -> object:
             settings = command.regroup({**more, **reader.settings})
-            with local_places(name, settings, partial(checked_types, name, reader.settings)) as local:
+            with local_places(
+                name, settings, partial(checked_types, name, reader.settings), is_typed=True
+            ) as local:
                 config = compose_config(name, command.schema, local, command.check)
                 return job(config, local, typed)
 

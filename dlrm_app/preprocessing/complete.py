@@ -36,6 +36,7 @@ from dlrm_app.logs.sources.units import FileExtent
 from dlrm_app.preprocessing.passes.encode_pass import EncodedSplit, EncodedUnit
 from dlrm_app.preprocessing.passes.plan import InputPlan
 from dlrm_app.preprocessing.rejects import rejects_of
+from dlrm_app.preprocessing.work.shared_folder import shared_folder
 from dlrm_app.records import Json
 from dlrm_app.text import listed
 
@@ -145,16 +146,13 @@ def _sum_weights(sums: Sequence[tuple[float, float]]) -> WeightSums | None:
 
 def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
     """Gives a split's shards their final names. Some have them already after an interrupted move."""
-    for path, shard in zip(paths, shards, strict=True):
-        final = output / shard.path
+    finals = [output / shard.path for shard in shards]
+    for final in finals:
         final.parent.mkdir(exist_ok=True)
-        if path.exists():
-            path.replace(final)
-        elif not final.exists():
-            raise DataError(
-                Problem(str(path), "is gone, something deleted it", f"delete {output} and start again")
-            )
-    sync_folder((output / shards[0].path).parent)
+    for path in shared_folder(output).rename(zip(paths, finals, strict=True)):
+        cure = f"delete {output} and start again"
+        raise DataError(Problem(str(path), "is gone, something deleted it", cure))
+    sync_folder(finals[0].parent)
 
 
 def _sources(

@@ -21,6 +21,7 @@ from dlrm_app.preprocessing.summary import Dataset
 from dlrm_app.preprocessing.work.executor import Executor, LocalExecutor
 from dlrm_app.preprocessing.work.futures_executor import FuturesExecutor
 from dlrm_app.preprocessing.work.rank_executor import Sharing
+from dlrm_app.preprocessing.work.shared_folder import shared_folder
 from dlrm_app.preprocessing.work.work_folder import WORK, locked, remove_temporary_files
 
 ALONE = Ranks(0, 0, 1, 1, "cpu")
@@ -38,13 +39,12 @@ def preprocess(config: PreprocessConfig, ranks: Ranks = ALONE, pool: Pool | None
     if finished is not None:
         return Dataset(finished)
     output = request.inputs.output
-    sharing = Sharing(
-        output, ranks, config.timeout_minutes, _num_threads(config, ranks), kept_settings(config)
-    )
+    seen, threads = shared_folder(output), _num_threads(config, ranks)
+    sharing = Sharing(output, seen, ranks, config.timeout_minutes, threads, kept_settings(config))
     if not ranks.is_first:
         with explained_disk_errors(output, REPEAT):
             sharing.follow()
-        return Dataset(read_manifest(output))
+            return Dataset(read_manifest(seen.finished()))
     with sharing.leading() if ranks.world_size > 1 else nullcontext() as shared:
         request = with_file_specs(request)
         inputs = request.inputs

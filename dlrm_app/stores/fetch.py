@@ -1,16 +1,18 @@
 """Brings the local side of a folder up to date with its store."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.errors import DlrmError
 from dlrm_app.stores.lease import held_lease
 from dlrm_app.stores.local import (
+    JOURNALS_OF_WORK,
     FileState,
     Known,
     RememberedFile,
@@ -38,6 +40,12 @@ _AT_ONCE = 16
 """Files that are fetched at the same time."""
 Files = Mapping[str, StoredFile]
 """Name → object."""
+Leave = Callable[[StoredFolder, Files], Files]
+"""Gives those of the objects of a folder that are not fetched with the others."""
+
+
+def leave_nothing(_source: StoredFolder, _stored: Files) -> Files:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -95,10 +103,10 @@ class KeptFolder:
                 return
 
     @contextmanager
-    def fetched_for_work(self, leaves_tensors: bool = False) -> Iterator[Callable[[], None]]:
+    def fetched_for_work(self, leave: Leave = leave_nothing) -> Iterator[Callable[[], None]]:
         """Fetches, then holds both sides for this process while the block runs.
 
-        ``leaves_tensors``: leaves the tensors of checkpoints to the ranks that read them, and to the store.
+        ``leave``: gives the files that stay in the store, for who reads them.
         Yields a function that raises DlrmError once another machine has taken the folder over. Raises DlrmError if
         another command works on it, DataError if nothing can be written there.
         """
@@ -107,7 +115,7 @@ class KeptFolder:
             with fetching(self.folder):
                 stack.enter_context(working(self.folder))
                 check = stack.enter_context(held_lease(self.stored))
-                left = _fetch(self.stored, self.folder, tensors_in if leaves_tensors else _nothing)
+                left = _fetch(self.stored, self.folder, leave)
             note_left(self.folder, left)
             yield check
 
@@ -122,9 +130,7 @@ def fetched(path: str | Path) -> Path:
     return kept.folder
 
 
-def _fetch(
-    source: StoredFolder, folder: Path, leave: Callable[[StoredFolder, Files], Files]
-) -> dict[str, StoredFile]:
+def _fetch(source: StoredFolder, folder: Path, leave: Leave) -> dict[str, StoredFile]:
     """Makes ``folder`` equal to ``source`` if the store has changed since they were last equal.
 
     If it has not, the local side may be ahead: a killed command had not sent all that it had finished.
@@ -145,6 +151,12 @@ def _fetch(
     if wanted:
         size = bytes_text(sum(stored[name].bytes for name in wanted))
         logger.info("fetching %s (%s) of %s", count(len(wanted), "file"), size, source)
+    fetch_files(source, folder, known, wanted)
+    return left
+
+
+def fetch_files(source: StoredFolder, folder: Path, known: Known, wanted: Iterable[str]) -> None:
+    """Fetches the files ``wanted``, marks last, and remembers them with those that are ``known``. Raises DataError."""
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         try:
             for names in in_order(wanted):
@@ -153,15 +165,12 @@ def _fetch(
         finally:
             threads.shutdown(cancel_futures=True)
             write_known(folder, known)
-    return left
-
-
-def _nothing(source: StoredFolder, stored: Files) -> Files:
-    return {}
 
 
 def _read_later(source: StoredFolder, stored: Files) -> Files:
-    return {**shards_in(source, stored), **tensors_in(source, stored)}
+    # what a finished dataset was made with: its last command deletes it, also at this moment
+    idle = {n: file for n, file in stored.items() if MANIFEST in stored and n.startswith(JOURNALS_OF_WORK)}
+    return {**shards_in(source, stored), **tensors_in(source, stored), **idle}
 
 
 def _differing(stored: Files, known: Known, local: Mapping[str, FileState]) -> list[str]:

@@ -22,6 +22,8 @@ _FOLDERS = ".folders"
 """The folder with files about the local folders."""
 _PUBLISHED = "published"
 """The link to a published day."""
+JOURNALS_OF_WORK = ".work/"
+"""The beginning of the names of what a dataset is made with."""
 _JOURNALS = {".work", "scored"}
 """Folders with journals, of preprocessing and of scores."""
 _UNFINISHED = re.compile(

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dlrm_app.errors import DataError, DlrmError, Problem
-from dlrm_app.stores.fetch import KeptFolder
+from dlrm_app.stores.fetch import KeptFolder, Leave, fetch_files, leave_nothing
 from dlrm_app.stores.local import (
     FileState,
     RememberedFile,
@@ -55,6 +55,8 @@ class Mirror:
         self._stored, self._folder = kept.stored, kept.folder
         self._known = read_known(kept.folder)
         self._lock = threading.Lock()
+        self._turn = threading.RLock()
+        """Held while files are sent or fetched, so that none is sent back."""
         self._again: set[str] = set()
         """Marks of step 1 that are not in the store yet."""
 
@@ -63,6 +65,22 @@ class Mirror:
 
         Raises DataError if the store fails; the next call continues.
         """
+        with self._turn:
+            self._send_changes(is_last=is_last)
+
+    def fetch(self, is_wanted: Callable[[str], bool]) -> list[str]:
+        """Fetches files that only the store has, as other machines have sent them, and that are wanted.
+
+        Returns the names of those that stay in the store. Raises DataError.
+        """
+        with self._turn:
+            missing = [name for name in self._stored.list() if not os.path.lexists(self._folder / name)]
+            wanted = [name for name in missing if is_wanted(name)]
+            if wanted:
+                fetch_files(self._stored, self._folder, self._known, wanted)
+            return [name for name in missing if not is_wanted(name)]
+
+    def _send_changes(self, *, is_last: bool) -> None:
         marks = {name: state for name, state in files_in(self._folder) if is_mark(name)}
         # marks first: all that they stand for was there when they were listed
         now = {name: state for name, state in files_in(self._folder) if self._folder / name not in ELSEWHERE}
@@ -179,34 +197,28 @@ def _is_calm(state: FileState) -> bool:
 
 @contextmanager
 def kept_folder(
-    kept: KeptFolder, parts: KeptFolder | None = None, leaves_tensors: bool = False
-) -> Iterator[None]:
+    kept: KeptFolder, parts: KeptFolder | None = None, leave: Leave = leave_nothing
+) -> Iterator[Mirror]:
     """Works on a folder or file while the block runs: fetches it, holds it, sends all changes.
 
     ``parts``: a folder beside it with finished parts, which the block deletes once the whole is there; then it goes
-    from the store too. ``leaves_tensors``: as in ``fetched_for_work``. Raises DlrmError if another command works on
-    it, or if the store fails.
+    from the store too. ``leave``: as in ``fetched_for_work``. Raises DlrmError if another command works on it, or if
+    the store fails.
     """
-    with kept.fetched_for_work(leaves_tensors) as check:
+    with kept.fetched_for_work(leave) as check:
         if parts is not None:
             parts.fetch()
         mirrors = [Mirror(each, check) for each in (kept, parts) if each is not None]
-        is_over = threading.Event()
-        sender = threading.Thread(target=_send_on, args=(mirrors, is_over.wait), name="store", daemon=True)
-        sender.start()
         try:
-            yield
+            with sending(*mirrors):
+                yield mirrors[0]
         except BaseException:
-            is_over.set()
-            sender.join()
             try:
                 for mirror in mirrors:
                     mirror.send(is_last=True)
             except DlrmError as error:
                 logger.warning("%s is not all in the store: %s", kept.stored, error)
             raise
-        is_over.set()
-        sender.join()
         try:
             mirrors[0].send(is_last=True)
             for mirror in mirrors[1:]:
@@ -217,6 +229,19 @@ def kept_folder(
                 f"output={kept.stored}", "is complete on this machine, and not in the store", cure
             )
             raise DlrmError(problem, *error.problems) from error
+
+
+@contextmanager
+def sending(*mirrors: Mirror) -> Iterator[None]:
+    """Sends changes every second while the block runs."""
+    is_over = threading.Event()
+    sender = threading.Thread(target=_send_on, args=(mirrors, is_over.wait), name="store", daemon=True)
+    sender.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        sender.join()
 
 
 def _send_on(mirrors: Sequence[Mirror], wait: Callable[[float], bool]) -> None:

@@ -144,6 +144,17 @@ class StoredFolder:
         """Writes an object that has ``tag``; returns its new tag. None if it has another one by now."""
         return self._write_if(name, data, {"e_tag": f'"{tag}"'})
 
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a small object that no checksum is needed of, whether it exists or not."""
+        with self._opened(name, "written") as (store, place):
+            store.put(place, data, use_multipart=False)
+
+    def has(self, name: str) -> bool:
+        with self._opened(name, "read") as (store, place), suppress(FileNotFoundError):
+            store.head(place)
+            return True
+        return False
+
     def read(self, name: str) -> tuple[bytes, str] | None:
         """(bytes, tag) of a small object; None if it does not exist."""
         with self._opened(name, "read") as (store, place), suppress(FileNotFoundError):

@@ -226,11 +226,11 @@ def test_a_rank_that_is_gone_for_good_is_named_by_all(clicks: Path, monkeypatch:
         return rank == 1 and left < 0
 
     killed = kill_ranks(monkeypatch, dies)
-    ranks = SharedRun(clicks / "shared", *given).start(3, more=("timeout_minutes=0.01",))
+    ranks = SharedRun(clicks / "shared", *given).start(3, more=("timeout_minutes=0.05",))
     assert isinstance(ranks[1].exception(), KeyboardInterrupt)
     assert killed == {1: 1}
     for rank in (0, 2):
-        with refused(DlrmError, "rank 1 of 3", "has not been heard of for timeout_minutes=0.01"):
+        with refused(DlrmError, "rank 1 of 3", "has not been heard of for timeout_minutes=0.05"):
             ranks[rank].result()
     assert len([*(clicks / "shared" / WORK).glob("*/*.json")]) > 2
     run(clicks / "shared", *given)

@@ -15,7 +15,7 @@ from dlrm_app.stores.fetch import KeptFolder
 from dlrm_app.stores.local import files_in, in_order
 from dlrm_app.stores.mirror import Mirror, kept_folder
 from dlrm_app.stores.names import local_place
-from dlrm_app.stores.parts import note_deleted, note_elsewhere
+from dlrm_app.stores.parts import note_deleted, note_elsewhere, tensors_in
 from tests.stores.memory_store import KilledError, MemoryFolder
 
 URL = "s3://bucket/work"
@@ -257,10 +257,10 @@ def test_tensors_that_are_left_stay_in_the_store_until_their_checkpoint_is_delet
                 (folder / name).write_bytes(b"values")
             write_json(folder / "complete.json", {"save": 1})
     whole = dict(store.objects)
-    with kept_folder(on_another_machine(kept), leaves_tensors=True):
+    with kept_folder(on_another_machine(kept), leave=tensors_in):
         assert {*contents(kept.folder)} == {f"checkpoints/step-{step}/complete.json" for step in range(3)}
     assert store.objects == whole
-    with kept_folder(on_another_machine(kept), leaves_tensors=True):
+    with kept_folder(on_another_machine(kept), leave=tensors_in):
         shutil.rmtree(checkpoints[0])
         note_deleted(checkpoints[0])
         note_elsewhere(checkpoints[1], [], names[:1])  # by one rank, of this machine

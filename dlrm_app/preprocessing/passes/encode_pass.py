@@ -95,6 +95,7 @@ class EncodeUnits:
     """
 
     title: ClassVar[str] = "encoding"
+    reads: ClassVar[tuple[str, ...]] = ("targets/*",)
     plan: InputPlan
     dense: tuple[DenseColumn, ...]
     sparse: tuple[SparseColumn, ...]
@@ -255,7 +256,6 @@ class _SplitPart:
             table = pa.concat_tables([self._encoder.schema.empty_table(), *self._tables]).combine_chunks()
             shard = self._work.write_shuffled(self._files, self._unit, table)
         labelled = self._positives if self._work.plan.spec.label else None
-        missing = tuple(self._missing.tolist())
         weights = (float(self._weights[0]), float(self._weights[1])) if self._is_weighted else None
         labels = tuple(map(tuple, self._labels.tolist()))
         values = self._counter.counts() if self._counter else {}
@@ -263,7 +263,7 @@ class _SplitPart:
             self._rows,
             labelled,
             0,
-            missing,
+            tuple(self._missing.tolist()),
             shard,
             self._known,
             weights,

@@ -296,6 +296,7 @@ class CountLines:
     """Counts the lines of each unit."""
 
     title: ClassVar[str] = "counting lines"
+    reads: ClassVar[tuple[str, ...]] = ()
     plan: InputPlan
     journal: Journal[CountedUnit]
 

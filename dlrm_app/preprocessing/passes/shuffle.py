@@ -65,6 +65,7 @@ class Gather:
     """
 
     title: ClassVar[str] = "gathering"
+    reads: ClassVar[tuple[str, ...]] = ("encode/*.run",)
     runs: tuple[Path, ...]
     num_parts: int
     row_group_rows: int

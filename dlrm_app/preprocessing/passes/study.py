@@ -82,6 +82,7 @@ class ValueStudy:
     """
 
     title: ClassVar[str] = "studying values"
+    reads: ClassVar[tuple[str, ...]] = ()
     plan: InputPlan
     wants_counts: bool
     wants_moments: bool

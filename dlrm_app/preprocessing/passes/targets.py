@@ -68,6 +68,7 @@ class CountClicks:
     """
 
     title: ClassVar[str] = "counting clicks"
+    reads: ClassVar[tuple[str, ...]] = ()
     plan: InputPlan
     dense: tuple[DenseColumn, ...]
     sparse: tuple[SparseColumn, ...]
@@ -154,6 +155,7 @@ class AddUpClicks:
     """
 
     title: ClassVar[str] = "adding up clicks"
+    reads: ClassVar[tuple[str, ...]] = ("clicks/*",)
     plan: InputPlan
     counted: Journal[CountedUnit]
     units: tuple[CountedUnit, ...]

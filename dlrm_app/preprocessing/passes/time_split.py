@@ -90,6 +90,7 @@ class CountTimes:
     """Counts the times of each unit. ``file_specs``: of each source, with one column, the time."""
 
     title: ClassVar[str] = "counting times"
+    reads: ClassVar[tuple[str, ...]] = ()
     file_specs: tuple[Spec, ...]
     journal: Journal[TimedUnit]
 

@@ -25,6 +25,7 @@ class MakeVectors:
     """Makes ``columns`` in the dataset ``output``. ``parent``: the dataset whose vocabularies grow, on ``day``."""
 
     title: ClassVar[str] = "vectors"
+    reads: ClassVar[tuple[str, ...]] = ()
     output: Path
     columns: tuple[LogColumn, ...]
     dtype: VectorType

@@ -76,6 +76,7 @@ class MakeVocabularies:
     """
 
     title: ClassVar[str] = "adding up"
+    reads: ClassVar[tuple[str, ...]] = ("study/*",)
     plan: InputPlan
     files: tuple[Path, ...]
     entries: tuple[int, ...]

@@ -39,6 +39,10 @@ class Pass(Protocol[T_in, R]):
 
     title: ClassVar[str]
     """The name in a progress bar."""
+    reads: ClassVar[tuple[str, ...]]
+    """Patterns of the files in OUTPUT/.work that it reads, which earlier passes have made. Ranks that share a store and no
+    disk fetch them first, beside the files of OUTPUT itself.
+    """
 
     @property
     def journal(self) -> Journal[R]:

@@ -1,8 +1,6 @@
-"""The processes that share the work of a dataset meet in OUTPUT/.work/ranks: preprocessing loads no torch.
+"""The processes that share the work of a dataset meet in files (``shared_folder``): preprocessing loads no torch.
 
-    <rank>.state   what a rank says of itself; it changes every second as long as the process lives
-    <rank>.lock    held by the rank's process
-
+A rank's file <rank>.state has what it says of itself; it changes every second as long as the process lives.
 Rank 0 leads, the others follow. A killed process leaves its state behind, and clocks of machines differ. So a state
 counts only if it answers a living process: rank 0 repeats the name of each process that it sees, and the others
 repeat the name of the rank 0 that has seen them. A rank is missed by its reader's clock.
@@ -11,7 +9,6 @@ repeat the name of the rank 0 that has seen them. A rank is missed by its reader
 import base64
 import json
 import logging
-import os
 import pickle
 import secrets
 import threading
@@ -19,11 +16,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.errors import ConfigError, DlrmError, Problem, refuse_if
+from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_if
+from dlrm_app.preprocessing.work.shared_folder import SharedFolder
 from dlrm_app.records import from_json
 from dlrm_app.text import json_text
 
@@ -70,27 +67,25 @@ def pack_error(error: Exception, rank: int) -> str:
 class Meeting:
     """A rank's view of the others: rank 0 looks at all of them, the others look at rank 0."""
 
-    def __init__(self, folder: Path, ranks: Ranks, timeout_minutes: float) -> None:
-        self.folder, self.ranks = folder, ranks
+    def __init__(self, shared: SharedFolder, ranks: Ranks, timeout_minutes: float) -> None:
+        self.shared, self.ranks = shared, ranks
         self._minutes = timeout_minutes
         self._own = RankState(secrets.token_hex(8))
         self._others = dict.fromkeys(range(1, ranks.world_size) if ranks.is_first else (0,), RankState(""))
         self._heard = dict.fromkeys(self._others, time.monotonic())
         self._guard, self._has_ended = threading.Lock(), threading.Event()
-        self._user = -1
 
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Shows this rank to the others while the block runs. An error of the block reaches them."""
         self.say()
-        self._user = self._state_file(self.ranks.rank).stat().st_uid
         beats = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
         beats.start()
         try:
             yield
         except Exception as error:
             self.say(failure=pack_error(error, self.ranks.rank))
-            self.wait_for_leavers(_FAREWELL_SECONDS)
+            self.wait_for_leavers(_FAREWELL_SECONDS * self.shared.pace)
             raise
         finally:
             self._has_ended.set()
@@ -125,10 +120,7 @@ class Meeting:
             if self._own.has_left or self._own.failure:
                 return
             self._own = replace(self._own, **changes, beat=self._own.beat + 1)
-            # renamed into place, so that no reader finds half of it; without fsync, as it is of no use after a power cut
-            temporary = self.folder / f"{self.ranks.rank}.new"
-            temporary.write_text(json_text(asdict(self._own)), encoding="utf-8")
-            temporary.replace(self._state_file(self.ranks.rank))
+            self.shared.write(_state_file(self.ranks.rank), json_text(asdict(self._own)).encode())
 
     def follow(self, lead: RankState, problems: Sequence[Problem]) -> None:
         """Follows ``lead``. Raises ConfigError, on rank 0 too, with ``problems`` that keep this rank from it."""
@@ -159,7 +151,7 @@ class Meeting:
     def pause(self) -> None:
         """Waits a moment. Raises what ``check`` raises."""
         self.check()
-        time.sleep(TICK_SECONDS)
+        time.sleep(TICK_SECONDS * self.shared.pace)
 
     def check(self) -> None:
         """Raises DlrmError if another rank has failed, or has been silent for too long."""
@@ -180,14 +172,15 @@ class Meeting:
 
     def _keep_beating(self) -> None:
         last = time.monotonic()
-        while not self._has_ended.wait(TICK_SECONDS):
-            with suppress(OSError):  # a full disk is reported by the work
+        while not self._has_ended.wait(TICK_SECONDS * self.shared.pace):
+            with suppress(OSError, DataError):  # a full disk, or a store that fails, is reported by the work
                 self._look()
-                if time.monotonic() - last >= BEAT_SECONDS:
+                if time.monotonic() - last >= BEAT_SECONDS * self.shared.pace:
                     last = time.monotonic()
                     self.say()
 
     def _look(self) -> None:
+        self.shared.look()
         for rank, before in self._others.items():
             state = self._read(rank)
             if state is not None and state != before:
@@ -200,18 +193,10 @@ class Meeting:
     def _read(self, rank: int) -> RankState | None:
         """What ``rank`` says; None if it has not come yet."""
         try:
-            return from_json(RankState, json.loads(self.read(self._state_file(rank))))
+            return from_json(RankState, json.loads(self.shared.read(_state_file(rank))))
         except (FileNotFoundError, ValueError, DlrmError):
             return None
 
-    def read(self, path: Path) -> bytes:
-        """The bytes of another rank's file, which may hold pickles. Raises DlrmError if another user wrote it."""
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_uid != self._user:
-                raise DlrmError(
-                    Problem(str(path), "was written by another user", "start all ranks as one user")
-                )
-            return file.read()
 
-    def _state_file(self, rank: int) -> Path:
-        return self.folder / f"{rank}.state"
+def _state_file(rank: int) -> str:
+    return f"{rank}.state"

@@ -2,15 +2,11 @@
 
 Rank 0 writes a pass and its feeds into a file, every rank takes each N-th feed, and all add to the same journal. Rank 0
 yields the records that it finds there. A rank that is started again looks for the current file, and skips the items
-whose records are there.
-
-    OUTPUT/.work/ranks/<process of rank 0>-<number>.task   a pass and its feeds
-    OUTPUT/.work/ranks/settings                            the configuration of rank 0, which all must have
+whose records are there. How they see each other's files is the affair of ``shared_folder``.
 """
 
 import json
 import logging
-import pickle
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -19,21 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
-from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import Problem, first_problems
-from dlrm_app.files import is_file, write_json, written_whole
 from dlrm_app.journal import Finish, Journal, R
-from dlrm_app.locks import held_lock
 from dlrm_app.preprocessing.work.executor import Executor, Feed, LocalExecutor, Pass, T
 from dlrm_app.preprocessing.work.meeting import Meeting
-from dlrm_app.preprocessing.work.work_folder import RANKS, WORK, own_code, remove_idle_work
+from dlrm_app.preprocessing.work.shared_folder import SETTINGS, SharedFolder
+from dlrm_app.preprocessing.work.work_folder import own_code, remove_idle_work
 from dlrm_app.records import Json, leaves
 from dlrm_app.text import in_brief, json_text
 
 logger = logging.getLogger(__name__)
 
-_SETTINGS = "settings"
 _MAX_DIFFERENCES = 8
 _LIST_SECONDS = 0.5
 """Seconds between two looks at a journal, whose folder may hold thousands of files."""
@@ -43,17 +36,14 @@ _LEAVE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Sharing:
-    """Work on ``output`` that is shared by ranks, all of which have the configuration ``settings``."""
+    """Work on ``output`` that ranks share through ``shared``; all of them have the configuration ``settings``."""
 
     output: Path
+    shared: SharedFolder
     ranks: Ranks
     timeout_minutes: float
     num_threads: int
     settings: Json
-
-    @property
-    def folder(self) -> Path:
-        return self.output / WORK / RANKS
 
     @contextmanager
     def leading(self) -> Iterator[Executor]:
@@ -61,10 +51,10 @@ class Sharing:
 
         Raises DlrmError if another rank fails or is missing.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self._locked():
-            write_json(self.folder / _SETTINGS, self._own_settings())
-            meeting = Meeting(self.folder, self.ranks, self.timeout_minutes)
+        self.shared.open(self.ranks.world_size)
+        with self.shared.locked(0):
+            self.shared.write(SETTINGS, json_text(self._own_settings()).encode())
+            meeting = Meeting(self.shared, self.ranks, self.timeout_minutes)
             try:
                 with meeting.entered():
                     meeting.wait_for_followers()
@@ -72,22 +62,24 @@ class Sharing:
                         f"{self.ranks.world_size} ranks share the work, {self.num_threads} thread(s) each"
                     )
                     yield RankExecutor(meeting, LocalExecutor(self.num_threads))
+                    self.shared.show()
                     meeting.say(has_left=True)
-                    meeting.wait_for_leavers(_LEAVE_SECONDS)
+                    meeting.wait_for_leavers(_LEAVE_SECONDS * self.shared.pace)
             finally:
                 remove_idle_work(self.output)
+                self.shared.close()
 
     def follow(self) -> None:
         """Does this rank's share of all passes, until the dataset is finished. For ranks other than 0.
 
         Raises DlrmError if rank 0 fails or is missing.
         """
-        meeting = Meeting(self.folder, self.ranks, self.timeout_minutes)
-        while not self.folder.is_dir():  # rank 0 makes it
+        meeting = Meeting(self.shared, self.ranks, self.timeout_minutes)
+        while not self.shared.is_open():
             if self._is_over(meeting):
                 return
             meeting.pause()
-        with self._locked(), meeting.entered():
+        with self.shared.locked(self.ranks.rank), meeting.entered():
             while not self._is_over(meeting):
                 meeting.pause()
                 lead = meeting.lead
@@ -98,26 +90,23 @@ class Sharing:
                     self._do_task(meeting, lead.task)
             meeting.say(has_left=True)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        rank = self.ranks.rank
-        refusal = f"another process is rank {rank} of those that work on output={self.output}: wait for it or end it"
-        with held_lock(self.folder / f"{rank}.lock", refusal):
-            yield
-
     def _is_over(self, meeting: Meeting) -> bool:
         """True once the dataset is finished. Machines that share a disk may see the manifest later than the state."""
-        return is_file(self.output / MANIFEST) or (not meeting.has_new_lead and meeting.lead.has_left)
+        return self.shared.is_finished() or (not meeting.has_new_lead and meeting.lead.has_left)
 
     def _do_task(self, meeting: Meeting, number: int) -> None:
-        work, feeds = pickle.loads(meeting.read(_task_file(self.folder, meeting.own.lead, number)))
+        work, feeds = self.shared.unpack(self.shared.read(_task_file(meeting.own.lead, number)))
+        self.shared.fetch(work)
+        work.journal.create()
         remaining: _Remaining[Any, Any] = _Remaining(work)
         mine = feeds[self.ranks.rank :: self.ranks.world_size]
-        with closing(LocalExecutor(self.num_threads).run(remaining, mine)) as records:
+        executor = LocalExecutor(self.num_threads)
+        with self.shared.showing(), closing(executor.run(remaining, mine)) as records:
             for _ in records:
                 meeting.check()
                 if meeting.has_new_lead:
                     return
+        self.shared.show()
         meeting.say(task=number)
 
     def _own_settings(self) -> Json:
@@ -125,7 +114,7 @@ class Sharing:
 
     def _other_settings(self, meeting: Meeting) -> list[Problem]:
         """The settings of rank 0 that are not this rank's."""
-        theirs = dict(leaves(json.loads(meeting.read(self.folder / _SETTINGS))))
+        theirs = dict(leaves(json.loads(self.shared.read(SETTINGS))))
         ours, rank = dict(leaves(json.loads(json_text(self._own_settings())))), self.ranks.rank
         if theirs["code"] != ours["code"]:
             rule = "has another dlrm-app than rank 0"
@@ -140,8 +129,8 @@ class Sharing:
         return first_problems(problems, _MAX_DIFFERENCES)
 
 
-def _task_file(folder: Path, process: str, number: int) -> Path:
-    return folder / f"{process}-{number}.task"
+def _task_file(process: str, number: int) -> str:
+    return f"{process}-{number}.task"
 
 
 @dataclass(frozen=True)
@@ -149,6 +138,7 @@ class _Remaining(Generic[T, R]):
     """``work`` on the items that have no record yet, such as one of this rank's earlier process."""
 
     title: ClassVar[str] = "remaining"
+    reads: ClassVar[tuple[str, ...]] = ()
     work: Pass[T, R]
 
     @property
@@ -160,6 +150,25 @@ class _Remaining(Generic[T, R]):
         return partial(self.journal.load, item.name) if is_done else self.work(item)
 
 
+class _Looks:
+    """The looks at a journal: one in ``seconds``, and fewer if looking takes most of that time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._due_at = time.monotonic() + seconds
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() > self._due_at
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        took = time.monotonic() - began
+        self._due_at = began + took + max(self._seconds, 4 * took)
+
+
 class RankExecutor:
     """Runs each pass on all ranks. For rank 0."""
 
@@ -168,31 +177,33 @@ class RankExecutor:
 
     def run(self, work: Pass[T, R], feeds: Sequence[Feed[T]]) -> Generator[R, None, None]:
         """See ``executor.Executor``."""
+        meeting, shared = self._meeting, self._meeting.shared
         if len(feeds) < 2:
+            shared.fetch(work)
             yield from self._local.run(work, feeds)
             return
-        meeting, known, listed_at = self._meeting, set(work.journal.done()), time.monotonic()
+        known, looks = set(work.journal.done()), _Looks(_LIST_SECONDS * shared.pace)
         number = meeting.own.task + 1
-        task = _task_file(meeting.folder, meeting.own.process, number)
 
         def news() -> list[R]:
-            nonlocal listed_at
-            listed_at = time.monotonic()
-            names = [name for name in work.journal.done() if name not in known]
-            known.update(names)
-            return [work.journal.load(name) for name in names]
+            with looks.timed():
+                shared.fetch_records(work.journal)
+                names = [name for name in work.journal.done() if name not in known]
+                known.update(names)
+                return [work.journal.load(name) for name in names]
 
-        with written_whole(task) as temporary:
-            temporary.write_bytes(pickle.dumps((work, feeds)))
+        shared.show()
+        shared.write(_task_file(meeting.own.process, number), shared.pack((work, feeds)))
         meeting.say(task=number)
+        shared.fetch(work)
         with closing(self._local.run(work, feeds[:: meeting.ranks.world_size])) as own:
             for _ in own:
-                if time.monotonic() - listed_at > _LIST_SECONDS:
+                if looks.is_due:
                     meeting.check()
                     yield from news()
         while not meeting.all_have_done(number):
             meeting.pause()
-            if time.monotonic() - listed_at > _LIST_SECONDS:
+            if looks.is_due:
                 yield from news()
         # the file stays until the end: a rank that is started again may ask for it between two passes
         yield from news()

@@ -24,7 +24,7 @@ from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.units import UnitName
 from dlrm_app.records import Json, read_record
 
-WORK, _PLAN, RANKS = ".work", "plan.json", "ranks"
+WORK, PLAN, RANKS = ".work", "plan.json", "ranks"
 T = TypeVar("T")
 
 
@@ -76,7 +76,7 @@ class BegunRun:
 def read_run(output: Path) -> BegunRun | None:
     """The run that OUTPUT/.work belongs to, if there is one. Raises ConfigError if another version began it."""
     refuse_if(other_code_problems(output))
-    return _read_plan(output, BegunRun) if is_file(output / WORK / _PLAN) else None
+    return _read_plan(output, BegunRun) if is_file(output / WORK / PLAN) else None
 
 
 def begun_config(output: Path) -> Json:
@@ -90,7 +90,7 @@ def begun_config(output: Path) -> Json:
 
 def other_code_problems(output: Path) -> list[Problem]:
     """A problem if another version of the code began the work in OUTPUT."""
-    if not is_file(output / WORK / _PLAN) or _read_plan(output, Json).get("code") == own_code():
+    if not is_file(output / WORK / PLAN) or _read_plan(output, Json).get("code") == own_code():
         return []
     rule = (
         "holds an unfinished dataset of another version of dlrm-preprocess, which may encode in another way"
@@ -99,11 +99,11 @@ def other_code_problems(output: Path) -> list[Problem]:
 
 
 def _read_plan(output: Path, kind: type[T]) -> T:
-    return read_record(output / WORK / _PLAN, kind, f"delete {output} and start again")
+    return read_record(output / WORK / PLAN, kind, f"delete {output} and start again")
 
 
 def write_run(output: Path, run: BegunRun) -> None:
-    write_json(output / WORK / _PLAN, asdict(run))
+    write_json(output / WORK / PLAN, asdict(run))
 
 
 def open_keys(output: Path, before: BegunRun) -> list[str]:
@@ -141,7 +141,7 @@ def remove_temporary_files(output: Path) -> None:
 
 def remove_idle_work(output: Path) -> None:
     """Deletes OUTPUT/.work if it has no finished work, and OUTPUT if nothing is left."""
-    if not is_file(output / WORK / _PLAN) or is_file(output / MANIFEST):
+    if not is_file(output / WORK / PLAN) or is_file(output / MANIFEST):
         shutil.rmtree(output / WORK, ignore_errors=True)
         with suppress(OSError):
             output.rmdir()
