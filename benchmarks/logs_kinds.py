@@ -96,6 +96,15 @@ def numbers(rng: Generator, n: int) -> tuple[Columns, Array]:
     return {**columns, "kind": kind}, logit
 
 
+def steps(rng: Generator, n: int) -> tuple[Columns, Array]:
+    """Steps, bumps and a product of two, as trees find them."""
+    x = rng.normal(0, 1, (n, 10))
+    logit = 0.5 * (x[:, 0] > 0.3) - 0.5 * (x[:, 1] < -0.6) + 0.4 * (np.abs(x[:, 2]) < 0.5)
+    logit += 0.9 * np.exp(-(((x[:, 3] - 0.8) / 0.2) ** 2)) - 0.9 * np.exp(-(((x[:, 4] + 0.4) / 0.15) ** 2))
+    logit += 0.5 * x[:, 5] * x[:, 6] + 0.3 * x[:, 7]
+    return {f"x{i}": x[:, i].round(4) for i in range(10)}, 1.1 * logit
+
+
 def small(rng: Generator, n: int) -> tuple[Columns, Array]:
     shop, item, city = popular(rng, n, 300), popular(rng, n, 1000), popular(rng, n, 12)
     age, seen = rng.normal(40, 12, n), rng.poisson(2, n)
@@ -245,6 +254,7 @@ KINDS: dict[str, tuple[Kind, int, float]] = {  # rows, share of clicks
     "rare": (rare, 200_000, 0.02),
     "new_ids": (new_ids, 150_000, 0.15),
     "numbers": (numbers, 60_000, 0.3),
+    "steps": (steps, 150_000, 0.25),
     "small": (small, 20_000, 0.2),
     "pairs": (pairs, 100_000, 0.2),
     "strings": (strings, 100_000, 0.1),
@@ -258,7 +268,7 @@ KINDS: dict[str, tuple[Kind, int, float]] = {  # rows, share of clicks
     "histories": (histories, 80_000, 0.35),
     "likeness": (likeness, 120_000, 0.25),
 }
-CHOOSING = ("tastes", "rare", "new_ids", "numbers", "small", "pairs", "strings", "histories")
+CHOOSING = ("tastes", "rare", "new_ids", "numbers", "steps", "small", "pairs", "strings", "histories")
 REPORTING = (
     "followers",
     "rare_hours",

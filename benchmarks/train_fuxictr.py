@@ -1,6 +1,7 @@
 """Training speed beside FuxiCTR's own: python benchmarks/train_fuxictr.py CHECKOUT [--models finalnet …]
 
     git clone https://github.com/reczoo/FuxiCTR && pip install h5py keras_preprocessing
+    git clone https://github.com/salmon1802/DCNv3 FuxiCTR/model_zoo/DCNv3
     python benchmarks/train_fuxictr.py FuxiCTR
 
 The same model on the same generated rows: 26 columns with the cardinalities of Criteo Kaggle, those above ``--most`` cut
@@ -12,6 +13,7 @@ ready in memory; otherwise its NpzDataLoader makes them.
 """
 
 import argparse
+import inspect
 import os
 import sys
 import tempfile
@@ -46,8 +48,18 @@ THERE: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "gdcn": ("GDCN.src.GDCN:GDCN", {"dnn_hidden_units": [512, 256]}),
     "dcn_parallel": ("DCNv2.src.DCNv2:DCNv2", {"parallel_dnn_hidden_units": [500, 500, 500]}),
+    "dcnv3": (
+        "DCNv3.src.DCNv3:DCNv3",
+        {
+            "num_deep_cross_layers": 4,
+            "num_shallow_cross_layers": 5,
+            "deep_net_dropout": 0.1,
+            "shallow_net_dropout": 0.2,
+        },
+    ),
+    "qnn": ("QNN.src.QNN_alpha:QNN_alpha", {"num_layers": 4, "num_row": 5, "net_dropout": 0.1}),
 }
-"""What conf/model/NAME.yaml is there: class below model_zoo, and arguments. Their QNN_alpha does not run with their layers of today."""
+"""What conf/model/NAME.yaml is there: class below model_zoo, and arguments."""
 Measured = tuple[float, float]  # training rows a CPU second, peak MiB
 
 
@@ -158,7 +170,9 @@ def there(
         "metrics": ["AUC"],
     }
     common |= {"embedding_dim": shapes.dim, "model_root": str(folder), "verbose": 0}
-    model = getattr(import_module(module), kind)(features, **common, **arguments)
+    if name == "qnn":
+        import_module(module).FeatureEmbedding = flattening(import_module(module).FeatureEmbedding)
+    model = driven(getattr(import_module(module), kind))(features, **common, **arguments)
     model._max_gradient_norm, model._eval_steps, model._total_steps, model._stop_training = (
         10.0,
         1 << 30,
@@ -176,6 +190,35 @@ def there(
         model.train_epoch(next(found) for _ in range(steps))
 
     return rate(train, batch, steps)
+
+
+def flattening(kind: type) -> type:
+    """FuxiCTR's embeddings under the keyword that they had when ``qnn`` was written."""
+
+    class Flattening(kind):
+        def forward(self, inputs: dict[str, Any], dynamic_emb_dim: bool) -> Any:
+            return super().forward(inputs, flatten_emb=dynamic_emb_dim)
+
+    return Flattening
+
+
+def driven(kind: type) -> type:
+    """``kind``, whose step is as FuxiCTR had it while losses read the batch, if it was written for that."""
+    if "inputs" not in inspect.signature(kind.add_loss).parameters:
+        return kind
+
+    class Driven(kind):
+        def train_step(self, batch: dict[str, Any]) -> Any:
+            from torch.nn.utils import clip_grad_norm_
+
+            self.optimizer.zero_grad()
+            loss = self.add_loss(batch) + self.regularization_loss()
+            loss.backward()
+            clip_grad_norm_(self.parameters(), self._max_gradient_norm)
+            self.optimizer.step()
+            return loss
+
+    return Driven
 
 
 def write_arrays(folder: Path, columns: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ A run that begins with another run's weights takes that run's settings instead.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from operator import attrgetter
 from pathlib import Path
 
@@ -37,6 +37,12 @@ MOST_DOTS = 200
 """
 OF_MANY_FEATURES = {"model": "dcn", "model.dcn_num_layers": 2, "model.dcn_low_rank_dim": 32}
 OF_MANY_FEATURES |= {"model.ensemble_size": 1, "tables.embedding_dim": 16}
+CROSSED = {"model": "dcn_parallel", "model.dcn_num_layers": 1}
+"""In place of the DLRM of small_clicks, by docs/experiments/models.md: a cross layer beside an MLP, which reads vectors."""
+MOST_CROSSED = 64
+"""The most vectors of features, dense ones too, that are crossed: the layer's products grow with their square."""
+OF_DLRM = ("kind", "bottom_mlp", "bottom_dropout", "dense_embedding_dim", "tasks", "experts")
+"""Settings of ``model`` that, where they are typed, are meant for the DLRM."""
 ATTENTION = {"tables.pooling": "attention"}
 """Settings for logs with lists that repeat a column, if they have few enough rows to find such lists."""
 SEVERAL_LABELS = {"trainer.balance_labels": True}
@@ -79,7 +85,7 @@ def _recipe_for(path: object, typed: Mapping[str, object]) -> Json:
         lanes = enough_lanes(started_ranks().world_size)
     try:
         manifest = read_trainable(path)
-        name, recipe = choose_recipe(manifest, lanes)
+        name, recipe = choose_recipe(manifest, lanes, dict(leaves(typed)))
     except DlrmError:
         return {}
     taken = without_typed(recipe, typed)
@@ -92,10 +98,10 @@ def _recipe_for(path: object, typed: Mapping[str, object]) -> Json:
     return taken
 
 
-def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, Json]:
+def choose_recipe(manifest: Manifest, lanes: int, typed: Collection[str] = ()) -> tuple[str, Json]:
     """The name of the recipe for a dataset with a labelled train split, and its values by group and key.
 
-    Reads no shards.
+    Reads no shards. Where a model, or a setting of OF_DLRM, is ``typed``, the model is that of the recipe's file.
     """
     rows, name = manifest.splits["train"].rows, "linear_decay"
     if manifest.dataset == "criteo_kaggle" and rows <= KAGGLE_ROWS:
@@ -118,9 +124,23 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, Json]:
         recipe |= OF_MANY_FEATURES
     if name == "small_clicks" and attending(repeated_columns(manifest), weighted_columns(manifest)):
         recipe |= ATTENTION
+    if name == "small_clicks" and _is_crossed(manifest, typed):
+        del recipe["model.bottom_mlp"]  # which this model has none of
+        recipe |= CROSSED
     if manifest.labels:
         recipe |= SEVERAL_LABELS
     return name, recipe
+
+
+def _is_crossed(manifest: Manifest, typed: Collection[str]) -> bool:
+    """True for the logs that CROSSED was measured on: of few columns, without lists and vectors."""
+    has_others = (
+        any(column.multi_hot for column in manifest.sparse) or manifest.vectors or vectors_in(manifest)
+    )
+    is_narrow = len(manifest.dense) + len(manifest.sparse) <= MOST_CROSSED
+    meant = {f"model.{key}" for key in OF_DLRM} | {"model"}
+    is_typed = any(".".join(key.split(".")[:2]) in meant for key in typed)
+    return is_narrow and not has_others and not is_typed
 
 
 def without_typed(recipe: Json, typed: Mapping[str, object]) -> Json:

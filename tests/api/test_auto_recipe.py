@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.api.auto_recipe import MOST_DOTS, auto_settings, choose_recipe, without_typed
+from dlrm_app.api.auto_recipe import MOST_CROSSED, MOST_DOTS, auto_settings, choose_recipe, without_typed
 from dlrm_app.config.reference import as_typed
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.config.words import read_sweep
@@ -125,6 +125,38 @@ def test_many_features_are_crossed_and_not_multiplied_in_pairs(small: Manifest) 
     _, recipe = choose_recipe(replace(small, sparse=many), 64)
     assert (recipe["model"], recipe["model.ensemble_size"]) == ("dcn", 1)
     assert choose_recipe(replace(small, sparse=many[1:]), 64)[1]["model"] == "dlrm"
+
+
+def test_few_columns_without_lists_are_crossed(tmp_path: Path) -> None:
+    few = write_dataset(tmp_path / "set", rows={"train": 700, "val": 64}, multi_hot=())
+    _, recipe = choose_recipe(few, 64)
+    assert recipe["model"] == "dcn_parallel"
+    check_training(composed_with_recipe([f"data.path='{few.path}'"]), Ranks(0, 0, 1, 1, "cpu"))
+    fitting = MOST_CROSSED - len(few.sparse)
+    for number in (fitting, fitting + 1):
+        dense = [replace(few.dense[0], name=f"i{place}") for place in range(number)]
+        model = choose_recipe(replace(few, dense=dense), 64)[1]["model"]
+        assert model == ("dcn_parallel" if number == fitting else "dlrm")
+    tuned = composed_with_recipe(
+        [f"data.path='{few.path}'", "model.dropout=0.1", "model.ensemble_size=1"]
+    ).model
+    assert (tuned.kind, tuned.dropout, tuned.ensemble_size) == (
+        "dcn_parallel",
+        0.1,
+        1,
+    )  # as dlrm-tune's trials
+    lists = [replace(few.sparse[0], name="seen", multi_hot=True), *few.sparse]
+    assert choose_recipe(replace(few, sparse=lists), 64)[1]["model"] == "dlrm"
+
+
+@pytest.mark.parametrize(
+    "word", ["model.bottom_mlp=[32]", "model.dense_embedding_dim=8", "model=dlrm", "model.experts.mlp=[8]"]
+)
+def test_typed_settings_of_the_dlrm_keep_the_recipes_model(tmp_path: Path, word: str) -> None:
+    few = write_dataset(tmp_path / "set", rows={"train": 700, "val": 64}, multi_hot=())
+    words = [f"data.path='{few.path}'", word]
+    named = [*words, "experiment=small_clicks", "trainer.global_batch_size=64"]
+    assert composed_with_recipe(words) == compose_config("train", TrainConfig, named)
 
 
 def test_lists_that_repeat_a_column_attend_to_it(small: Manifest) -> None:

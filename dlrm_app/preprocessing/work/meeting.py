@@ -20,6 +20,7 @@ from typing import Any
 
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_if
+from dlrm_app.preprocessing.work.packed import unpack
 from dlrm_app.preprocessing.work.shared_folder import SharedFolder
 from dlrm_app.records import from_json
 from dlrm_app.text import json_text
@@ -159,7 +160,7 @@ class Meeting:
             # what an earlier process said does not count
             counts = self.own.process == state.lead if self.ranks.is_first else self.own.lead == state.process
             if counts and state.failure:
-                error = pickle.loads(base64.b64decode(state.failure))
+                error = unpack(base64.b64decode(state.failure))
                 error.is_shared = not self.ranks.is_first  # rank 0 reports it
                 raise error
             if time.monotonic() - self._heard[rank] > 60 * self._minutes:

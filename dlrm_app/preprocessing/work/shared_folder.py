@@ -19,6 +19,7 @@ from dlrm_app.files import is_file
 from dlrm_app.journal import Journal
 from dlrm_app.locks import held_lock
 from dlrm_app.preprocessing.work.executor import Pass
+from dlrm_app.preprocessing.work.packed import unpack
 from dlrm_app.preprocessing.work.work_folder import RANKS, WORK
 
 SETTINGS, LEAD = "settings", "0.state"
@@ -121,7 +122,7 @@ class SharedOnDisk:
         return pickle.dumps(value)
 
     def unpack(self, data: bytes) -> Any:
-        return pickle.loads(data)
+        return unpack(data)
 
     def fetch(self, work: Pass[Any, Any]) -> None: ...
 

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.dataset.manifest import MANIFEST
-from dlrm_app.errors import DataError, DlrmError, Problem
+from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem
 from dlrm_app.files import is_file
 from dlrm_app.journal import Journal
-from dlrm_app.logs.sources.store import in_threads
+from dlrm_app.logs.sources.store import Address, in_threads
 from dlrm_app.preprocessing.work.executor import Pass
 from dlrm_app.preprocessing.work.meeting import BEAT_SECONDS
+from dlrm_app.preprocessing.work.packed import Unpacker
 from dlrm_app.preprocessing.work.shared_folder import FOLDERS, LEAD, SETTINGS
 from dlrm_app.preprocessing.work.work_folder import PLAN, RANKS, WORK
 from dlrm_app.stores.fetch import Files, KeptFolder
@@ -99,7 +100,7 @@ class SharedInStore:
         return file.getvalue()
 
     def unpack(self, data: bytes) -> Any:
-        return _Unpickler(data, self._kept.folder, self._folder).load()
+        return _Unpacker(data, self._kept.folder, self._folder).load()
 
     def fetch(self, work: Pass[Any, Any]) -> None:
         records = () if self._is_first else (f"{work.journal.folder.name}/*.json",)
@@ -173,13 +174,18 @@ class SharedInStore:
 
 
 class _Pickler(pickle.Pickler):
-    """Packs local places of stores as their URLs."""
+    """Packs local places of stores as their URLs. Raises ConfigError for an input with credentials in its URL."""
 
     def persistent_id(self, value: Any) -> str | None:
+        if isinstance(value, Address) and value.url != value:
+            rule = (
+                "has credentials in its URL, which the other ranks would have to read in the output's store"
+            )
+            raise ConfigError(Problem(str(value), rule, "give them in the environment of all ranks"))
         return url_of(value) if isinstance(value, Path) else None
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpacker(Unpacker):
     """Unpacks URLs as this machine's places, and those in ``output`` as places in this rank's ``folder``."""
 
     def __init__(self, data: bytes, output: Path, folder: Path) -> None:
