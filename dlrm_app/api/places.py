@@ -22,9 +22,9 @@ _ON_DISKS = ("generate",)
 """Commands whose output has files beside it, which a store would not get."""
 _PARTS = {"predict": ".parts"}
 """Command → the suffix of the folder beside its output that has finished parts until the output is whole."""
-_ON_MACHINES = ("train",)
-"""Commands whose ranks may be on several machines that share no disk: each sends its own part. Ranks that share a
-preprocessing may too.
+_ON_MACHINES = ("train", "evaluate")
+"""Commands whose ranks may be on several machines that share no disk, as each sends its own part or only the first one
+writes. Ranks that share a preprocessing may too.
 """
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.errors import DlrmError
+from dlrm_app.stores.appearing import cut_off, has_arrived, notes_in
 from dlrm_app.stores.lease import held_lease
 from dlrm_app.stores.local import (
     JOURNALS_OF_WORK,
@@ -115,8 +116,10 @@ class KeptFolder:
             with fetching(self.folder):
                 stack.enter_context(working(self.folder))
                 check = stack.enter_context(held_lease(self.stored))
+                _delete_cut_off(self.stored, self.folder)
                 left = _fetch(self.stored, self.folder, leave)
             note_left(self.folder, left)
+            bring_later(self.stored, self.folder, left)
             yield check
 
 
@@ -137,6 +140,8 @@ def _fetch(source: StoredFolder, folder: Path, leave: Leave) -> dict[str, Stored
     ``leave``: gives the files that are left, to be brought when they are read. Returns those that are not local.
     """
     stored, local = source.list(), dict(files_in(folder))
+    no_files = {*notes_in(stored), *cut_off(stored, folder)}
+    stored = {name: file for name, file in stored.items() if name not in no_files}
     known = arrived(read_known(folder), local)
     if not _differing(stored, known, local):
         return {}
@@ -153,6 +158,15 @@ def _fetch(source: StoredFolder, folder: Path, leave: Leave) -> dict[str, Stored
         logger.info("fetching %s (%s) of %s", count(len(wanted), "file"), size, source)
     fetch_files(source, folder, known, wanted)
     return left
+
+
+def _delete_cut_off(source: StoredFolder, folder: Path) -> None:
+    """Deletes what a killed command had sent of folders that must appear whole, and notes of those that are."""
+    stored = source.list()
+    cut = {*cut_off(stored, folder)}
+    notes = {note for note in notes_in(stored) if note in cut or has_arrived(note, stored)}
+    for names in (cut - notes, notes):  # notes last, as this process may be killed too
+        source.delete(names)
 
 
 def fetch_files(source: StoredFolder, folder: Path, known: Known, wanted: Iterable[str]) -> None:

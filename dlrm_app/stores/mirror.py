@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dlrm_app.errors import DataError, DlrmError, Problem
+from dlrm_app.stores.appearing import SENDING, folders_on_their_way, has_arrived
 from dlrm_app.stores.fetch import KeptFolder, Leave, fetch_files, leave_nothing
 from dlrm_app.stores.local import (
     FileState,
@@ -57,6 +58,8 @@ class Mirror:
         self._lock = threading.Lock()
         self._turn = threading.RLock()
         """Held while files are sent or fetched, so that none is sent back."""
+        self._notes: set[str] = set()
+        """Objects that say of folders that they are on their way."""
         self._again: set[str] = set()
         """Marks of step 1 that are not in the store yet."""
 
@@ -101,6 +104,9 @@ class Mirror:
             write_known(self._folder, self._known)
 
     def _send(self, now: Mapping[str, FileState], changed: list[str], gone: list[str]) -> None:
+        for folder in folders_on_their_way(self._folder, changed, self._known):
+            self._notes.add(note := f"{folder}{SENDING}")
+            self._stored.write(note, b"1")  # a store may take an object without bytes for a folder
         again = [name for name in changed if is_mark(name) and name in self._known]
         self._again |= {*again}
         self._delete(again)
@@ -118,6 +124,9 @@ class Mirror:
             self._delete(name for name in gone if not is_mark(name))
             self._delete_of_others()
             send(name for name in changed if name in self._again)
+        if arrived := {note for note in self._notes if has_arrived(note, self._known)}:
+            self._stored.delete(arrived)
+            self._notes -= arrived
 
     def end(self) -> None:
         """Sends the rest; if the folder itself is gone, deletes what the store has of it. Raises DlrmError."""

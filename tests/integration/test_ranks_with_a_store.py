@@ -51,6 +51,7 @@ def clicks(tmp_path: Path) -> Path:
 
 def start(num_ranks: int, *given: str, ranks: Sequence[int] = ()) -> list[Future[Dataset]]:
     """Starts ``ranks`` of ``num_ranks``, or all, as threads; each has a local folder of its own."""
+    KeptFolder.of(URL).stored.list()  # the library cannot be imported by several threads at once
     pool = ThreadPoolExecutor(num_ranks)
 
     def work(rank: int) -> Dataset:
@@ -197,3 +198,8 @@ def test_pods_that_are_killed_at_random_moments_with_their_disks_change_nothing(
     assert codes == [0, 0], pods.log(0).read_text()[-3000:]
     assert objects(s3, "made") == content(tmp_path / "whole")
     assert not [*(tmp_path / "disk-1").rglob("part-*.parquet")]  # no rank needs all shards
+    s3.put_object(Bucket="clicks", Key="made/.work/encode/0000000-0000000.train.parquet", Body=b"left")
+    shutil.rmtree(tmp_path / "disk-0")
+    pods = Pods(tmp_path, 2, [*given, f"output={URL}"])  # finished already
+    assert [pod.wait(400) for pod in pods.running.values()] == [0, 0], pods.log(0).read_text()[-3000:]
+    assert objects(s3, "made") == content(tmp_path / "whole")

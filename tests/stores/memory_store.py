@@ -60,6 +60,10 @@ class MemoryFolder(StoredFolder):
         self.objects[name] = data
         return _described(data)
 
+    def write(self, name: str, data: bytes) -> None:
+        self.request(f"put {name}")
+        self.objects[name] = data
+
     def copy(self, name: str, to: str, digest: str) -> StoredFile:
         self.request(f"copy {to}")
         self.objects[to] = self.objects[name]

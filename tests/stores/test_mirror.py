@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -243,6 +244,44 @@ def test_files_that_another_machine_has_sent_stay_until_their_mark_is_deleted(
     note_deleted(folder)
     mirror.send()
     assert store.objects == {}
+
+
+@pytest.mark.parametrize("is_same_machine", [False, True])
+@pytest.mark.parametrize("above", ["", "days/one/export/"])
+@pytest.mark.parametrize("left", range(1, 7))
+def test_what_was_sent_of_an_export_when_its_sender_was_killed_is_no_export(
+    kept: KeptFolder, store: MemoryFolder, above: str, left: int, is_same_machine: bool
+) -> None:
+    """It is not there, or whole; the next command can make it. Other files stay."""
+    others = {"other/file": b"0"} if above else {}
+    store.objects.update(others)
+    files = {f"{above}export.json": b"{}", f"{above}model.pt": b"1", f"{above}a/b.parquet": b"2"}
+
+    def make() -> None:
+        for name, data in files.items():
+            (kept.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (kept.folder / name).write_bytes(data)
+
+    def request(what: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KilledError
+
+    kept.fetch()
+    make()
+    object.__setattr__(store, "request", request)
+    with suppress(KilledError):
+        Mirror(kept).send(is_last=True)
+    left = 0
+    if not is_same_machine:
+        on_another_machine(kept)
+        kept.fetch()
+        assert {*contents(kept.folder)} - {*others} in (set(), {*files})
+    with kept_folder(kept):
+        assert {*contents(kept.folder)} - {*others} in (set(), {*files})
+        make()
+    assert store.objects == {**files, **others}
 
 
 def test_tensors_that_are_left_stay_in_the_store_until_their_checkpoint_is_deleted_or_saved_again(

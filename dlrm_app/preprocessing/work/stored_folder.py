@@ -211,7 +211,9 @@ def stored_output(kept: KeptFolder, rank: int) -> Iterator[Path]:
     """
     if rank == 0:
         with kept_folder(kept, leave=_left_in) as mirror:
-            yield from _entered(SharedInStore(kept, kept.folder, mirror, is_first=True), kept.folder)
+            shared = SharedInStore(kept, kept.folder, mirror, is_first=True)
+            yield from _entered(shared, kept.folder)
+            shared.close()  # also after an earlier command that was killed between its manifest and this
     elif kept.stored.has(MANIFEST):
         kept.fetch()
         yield kept.folder
