@@ -7,7 +7,7 @@
 The same model on the same generated rows: 26 columns with the cardinalities of Criteo Kaggle, those above ``--most`` cut
 (250,000: 1.8 million table rows in all, of width 16; 12_000_000 cuts none: 34 million), and 13 numbers. Here with
 row-wise Adagrad and with Adam on the tables; there with Adam, whose optimizer goes over whole tables. Prints training
-rows a CPU second, of one thread: what ROUNDS measurements of the second number of ``--steps`` take beyond as many of the
+rows a CPU second, of one thread: what ``--rounds`` measurements of the second number of ``--steps`` take beyond as many of the
 first, in turns, each in a process of its own; evaluations and start are left out. ``steps alone``: batches of FuxiCTR are
 ready in memory; otherwise its NpzDataLoader makes them.
 """
@@ -35,7 +35,6 @@ from train_models import KAGGLE_ROWS, Shapes
 import dlrm_app as dlrm
 from dlrm_app.table import text_table
 
-ROUNDS = 2
 _BLOCKS = {
     f"block{n}_hidden_{key}": value
     for n in (1, 2)
@@ -71,6 +70,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=[*THERE])
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--most", type=int, default=250_000)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, nargs=2, default=(2, 8))
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -89,7 +89,7 @@ def main() -> None:
                 "FuxiCTR, Adam": lambda name=name: alone(there, *arguments, name, False),
                 "FuxiCTR, steps alone": lambda name=name: alone(there, *arguments, name, True),
             }
-            each = [{way: measure() for way, measure in ways.items()} for _ in range(ROUNDS)]
+            each = [{way: measure() for way, measure in ways.items()} for _ in range(options.rounds)]
             for way in ways:
                 speeds = [of_round[way][0] for of_round in each]
                 peak = max(of_round[way][1] for of_round in each)

@@ -51,6 +51,7 @@ def clicks(tmp_path: Path) -> Path:
 
 def start(num_ranks: int, *given: str, ranks: Sequence[int] = ()) -> list[Future[Dataset]]:
     """Starts ``ranks`` of ``num_ranks``, or all, as threads; each has a local folder of its own."""
+    KeptFolder.of(URL).stored.list()  # the library cannot be imported by several threads at once
     pool = ThreadPoolExecutor(num_ranks)
 
     def work(rank: int) -> Dataset:
