@@ -1,11 +1,14 @@
-"""One Slurm for all tests of this folder."""
+"""One Slurm for all tests of this folder, and a store."""
 
 import signal
 from collections.abc import Iterator
 
 import pytest
 
+from tests.integration.conftest import endpoint, s3
 from tests.slurm.cluster import Cluster, why_not
+
+__all__ = ["cluster", "endpoint", "s3"]
 
 
 @pytest.fixture(scope="session")

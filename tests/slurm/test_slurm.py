@@ -4,17 +4,22 @@ All runs have the same two ranks and plan, so what was interrupted must end like
 """
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dlrm_app.preprocessing.work.work_folder import WORK
+from dlrm_app.stores.local import is_record
 from tests.commands import wait_until
+from tests.integration.test_kept_folders import names, objects
 from tests.preprocessing.clicks import make_clicks
 from tests.preprocessing.running import AUTO, content, run
 from tests.slurm.cluster import Cluster, send
@@ -200,32 +205,68 @@ def test_a_job_array_preprocesses_a_log_in_each_task(cluster: Cluster, tmp_path:
 
 def test_tasks_of_srun_share_a_preprocessing(cluster: Cluster, tmp_path: Path) -> None:
     """Four tasks on two nodes, one of which is killed; the same command, with three, continues to the usual bytes."""
-    (tmp_path / "log.tsv").write_bytes(make_clicks(40_000))
-    options = ["split.val=0.1", "encoding=vocab", "encoding.crosses=null", "layout.unit_mib=1"]
-    options += [word for word in AUTO if word.startswith("dense.")]
-    given = [f"input.train={tmp_path}/log.tsv", *options, f"output={tmp_path}/shared", "threads=1"]
-
-    def step(num_tasks: int) -> "subprocess.Popen[str]":
-        tasks = ["srun", "--nodes=2", f"--ntasks={num_tasks}", "--overcommit", "--kill-on-bad-exit=1"]
-        command = [*tasks, str(Path(sys.executable).with_name("dlrm-preprocess")), *given]
-        return subprocess.Popen(
-            command, env=cluster.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-
-    first = step(4)
+    options = options_for_clicks(tmp_path)
+    words = [*options, f"output={tmp_path}/shared", "threads=1"]
+    first = step(cluster, 4, words)
     journal = tmp_path / "shared" / WORK
     wait_until(lambda: len([*journal.glob("*/*.json")]) > 3, PATIENCE, "some units")
     send(cluster.task_of("3"), signal.SIGKILL)
     first.communicate(timeout=PATIENCE)
     assert first.returncode != 0
     assert not (tmp_path / "shared" / "manifest.json").exists()
-    second = step(3)
+    second = step(cluster, 3, words)
     out, error = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, error
     assert out.count("split ") == 1
     assert "3 ranks share the work" in error
-    run(tmp_path / "alone", f"input.train={tmp_path}/log.tsv", *options)
+    run(tmp_path / "alone", *options)
     assert content(tmp_path / "shared") == content(tmp_path / "alone")
+
+
+def test_tasks_of_nodes_with_disks_of_their_own_share_a_preprocessing_into_a_store(
+    cluster: Cluster, s3: Any, tmp_path: Path
+) -> None:
+    """One of three tasks is killed; two, on nodes whose disks are empty, continue to the usual bytes."""
+    options = options_for_clicks(tmp_path)
+    words = [*options, "output=s3://clicks/made", "threads=1"]
+    first = step(cluster, 3, words, disks=tmp_path / "disks")
+    wait_until(lambda: sum(map(is_record, names(s3, "made"))) > 3, PATIENCE, "some units")
+    send(cluster.task_of("2"), signal.SIGKILL)
+    first.communicate(timeout=PATIENCE)
+    assert first.returncode != 0
+    assert "manifest.json" not in names(s3, "made")
+    second = step(cluster, 2, words, disks=tmp_path / "other disks")
+    _, error = second.communicate(timeout=PATIENCE)
+    assert second.returncode == 0, error
+    assert "2 ranks share the work" in error
+    run(tmp_path / "alone", *options)
+    assert objects(s3, "made") == content(tmp_path / "alone")
+
+
+def options_for_clicks(folder: Path) -> list[str]:
+    """Of a log that this writes to ``folder``."""
+    (folder / "log.tsv").write_bytes(make_clicks(40_000))
+    options = ["split.val=0.1", "encoding=vocab", "encoding.crosses=null", "layout.unit_mib=1"]
+    options += [word for word in AUTO if word.startswith("dense.")]
+    return [f"input.train={folder}/log.tsv", *options]
+
+
+def step(
+    cluster: Cluster, num_tasks: int, words: Sequence[str], disks: Path | None = None
+) -> "subprocess.Popen[str]":
+    """Starts dlrm-preprocess as ``num_tasks`` tasks on two nodes, whose local folders are below ``disks``."""
+    tasks = ["srun", "--nodes=2", f"--ntasks={num_tasks}", "--overcommit", "--kill-on-bad-exit=1"]
+    program = [str(Path(sys.executable).with_name("dlrm-preprocess"))]
+    if disks is not None:
+        program = ["sh", "-c", f'DLRM_STORE_FOLDER="{disks}/$SLURM_NODEID" exec "$0" "$@"', *program]
+    store = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    return subprocess.Popen(
+        [*tasks, *program, *words],
+        env={**cluster.environment, **store},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def test_a_job_with_losses_ends_like_an_undisturbed_one(

@@ -9,7 +9,6 @@ repeat the name of the rank 0 that has seen them. A rank is missed by its reader
 import base64
 import json
 import logging
-import pickle
 import secrets
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any
 
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem, refuse_if
-from dlrm_app.preprocessing.work.packed import unpack
+from dlrm_app.preprocessing.work.packed import pack_error, unpack_error
 from dlrm_app.preprocessing.work.shared_folder import SharedFolder
 from dlrm_app.records import from_json
 from dlrm_app.text import json_text
@@ -46,7 +45,7 @@ class RankState:
     task: the number of the last task that rank 0 has given out, or that another rank has done for ``lead``
     seen: of rank 0: the processes of all ranks, as it sees them
     has_left: it does nothing more; of rank 0: the dataset is finished
-    failure: its error, as ``pack_error`` writes it
+    failure: its error, as ``_failure`` writes it
     """
 
     process: str
@@ -58,11 +57,11 @@ class RankState:
     failure: str = ""
 
 
-def pack_error(error: Exception, rank: int) -> str:
+def _failure(error: Exception, rank: int) -> str:
     """``error`` as text for other ranks; one that is a bug stays with its traceback on ``rank``."""
     if not isinstance(error, DlrmError):
         error = DlrmError(Problem(f"rank {rank}", "has failed", "its last message says why"))
-    return base64.b64encode(pickle.dumps(error)).decode()
+    return base64.b64encode(pack_error(error)).decode()
 
 
 class Meeting:
@@ -85,7 +84,7 @@ class Meeting:
         try:
             yield
         except Exception as error:
-            self.say(failure=pack_error(error, self.ranks.rank))
+            self.say(failure=_failure(error, self.ranks.rank))
             self.wait_for_leavers(_FAREWELL_SECONDS * self.shared.pace)
             raise
         finally:
@@ -125,7 +124,7 @@ class Meeting:
 
     def follow(self, lead: RankState, problems: Sequence[Problem]) -> None:
         """Follows ``lead``. Raises ConfigError, on rank 0 too, with ``problems`` that keep this rank from it."""
-        failure = pack_error(ConfigError(*problems), self.ranks.rank) if problems else ""
+        failure = _failure(ConfigError(*problems), self.ranks.rank) if problems else ""
         self.say(lead=lead.process, task=0, failure=failure)
         refuse_if(problems)
 
@@ -160,7 +159,7 @@ class Meeting:
             # what an earlier process said does not count
             counts = self.own.process == state.lead if self.ranks.is_first else self.own.lead == state.process
             if counts and state.failure:
-                error = unpack(base64.b64decode(state.failure))
+                error = unpack_error(base64.b64decode(state.failure))
                 error.is_shared = not self.ranks.is_first  # rank 0 reports it
                 raise error
             if time.monotonic() - self._heard[rank] > 60 * self._minutes:

@@ -27,6 +27,18 @@ def unpack(data: bytes) -> Any:
     return Unpacker(io.BytesIO(data)).load()
 
 
+def pack_error(error: DlrmError) -> bytes:
+    """``error`` without its traceback. Not as a pickle of its own: Dask changes what these hold, where it is imported."""
+    return pickle.dumps((type(error), error.args, vars(error)))
+
+
+def unpack_error(data: bytes) -> DlrmError:
+    kind, problems, facts = unpack(data)
+    error: DlrmError = kind(*problems)
+    vars(error).update(facts)
+    return error
+
+
 class Unpacker(pickle.Unpickler):
     """Opens a pickle; raises DlrmError where it names anything else than records of data."""
 

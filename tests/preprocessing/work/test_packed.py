@@ -1,6 +1,5 @@
 """What ranks hand each other: records come back as they were, and a pickle that would run code is refused unrun."""
 
-import base64
 import os
 import pickle
 from datetime import UTC, date, datetime
@@ -11,10 +10,9 @@ import numpy as np
 import pytest
 
 from dlrm_app.errors import ConfigError, DataError, DlrmError, Problem
-from dlrm_app.logs.sources.source import InputFile
+from dlrm_app.logs.sources.source import DamagedFileError, InputFile
 from dlrm_app.logs.sources.store import Address
-from dlrm_app.preprocessing.work.meeting import pack_error
-from dlrm_app.preprocessing.work.packed import unpack
+from dlrm_app.preprocessing.work.packed import pack_error, unpack, unpack_error
 from dlrm_app.preprocessing.work.stored_folder import SharedInStore
 from dlrm_app.stores.fetch import KeptFolder
 from dlrm_app.stores.mirror import Mirror
@@ -52,11 +50,18 @@ def test_arrays_come_back(array: Any, protocol: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [DlrmError, DataError, ConfigError])
-def test_errors_come_back(kind: type[DlrmError]) -> None:
+@pytest.mark.parametrize("has_dask", [False, True])
+def test_errors_come_back(kind: type[DlrmError], has_dask: bool) -> None:
+    """Also where Dask has been imported, which changes how exceptions are pickled."""
+    if has_dask:
+        pytest.importorskip("distributed", reason="dask is not installed: pip install distributed")
     problems = [Problem("label", "must be 0 or 1", "say how", 2), Problem("input", "is gone")]
-    found = unpack(base64.b64decode(pack_error(kind(*problems), 1)))
+    found = unpack_error(pack_error(kind(*problems)))
     assert type(found) is kind
     assert found.problems == problems
+    damaged = unpack_error(pack_error(DamagedFileError(problems[0], source=3)))
+    assert isinstance(damaged, DamagedFileError)
+    assert (damaged.source, damaged.problems) == (3, problems[:1])
 
 
 def forged(place: Path) -> list[Any]:
