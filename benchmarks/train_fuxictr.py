@@ -7,8 +7,8 @@
 The same model on the same generated rows: 26 columns with the cardinalities of Criteo Kaggle, those above ``--most`` cut
 (250,000: 1.8 million table rows in all, of width 16; 12_000_000 cuts none: 34 million), and 13 numbers. Here with
 row-wise Adagrad and with Adam on the tables; there with Adam, whose optimizer goes over whole tables. Prints training
-rows a CPU second, of one thread: what ``--rounds`` measurements of the second number of ``--steps`` take beyond as many of the
-first, in turns, each in a process of its own; evaluations and start are left out. ``steps alone``: batches of FuxiCTR are
+rows a CPU second, of one thread: what ``--rounds`` measurements of the second number of ``--steps`` take beyond as many
+of the first, in turns, each in a process of its own; evaluations and start are left out. ``steps alone``: batches of FuxiCTR are
 ready in memory; otherwise its NpzDataLoader makes them.
 """
 
@@ -150,17 +150,8 @@ def there(
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    features = import_module("fuxictr.features").FeatureMap("rows", str(folder))
-    numbers = [f"num_{n}" for n in range(shapes.num_dense)]
-    columns = {key: {"type": "numeric", "source": ""} for key in numbers}
-    columns |= {
-        f"cat_{n}": {"type": "categorical", "source": "", "vocab_size": rows}
-        for n, rows in enumerate(shapes.rows)
-    }
-    features.features, features.labels, features.default_emb_dim = OrderedDict(columns), ["label"], shapes.dim
-    features.num_fields = features.get_num_fields()
-    features.set_column_index()
-    write_arrays(folder, columns)
+    features = describe_rows(shapes, folder)
+    write_arrays(folder, features.features)
     place, arguments = THERE[name]
     module, _, kind = place.partition(":")
     common = {
@@ -190,6 +181,21 @@ def there(
         model.train_epoch(next(found) for _ in range(steps))
 
     return rate(train, batch, steps)
+
+
+def describe_rows(shapes: Shapes, folder: Path) -> Any:
+    """FuxiCTR's description of the columns."""
+    features = import_module("fuxictr.features").FeatureMap("rows", str(folder))
+    numbers = [f"num_{n}" for n in range(shapes.num_dense)]
+    columns = {key: {"type": "numeric", "source": ""} for key in numbers}
+    columns |= {
+        f"cat_{n}": {"type": "categorical", "source": "", "vocab_size": rows}
+        for n, rows in enumerate(shapes.rows)
+    }
+    features.features, features.labels, features.default_emb_dim = OrderedDict(columns), ["label"], shapes.dim
+    features.num_fields = features.get_num_fields()
+    features.set_column_index()
+    return features
 
 
 def flattening(kind: type) -> type:

@@ -44,9 +44,7 @@ def local_places(
     if not in_stores:
         yield settings
         return
-    from dlrm_app.stores.fetch import KeptFolder, leave_nothing
-    from dlrm_app.stores.mirror import kept_folder
-    from dlrm_app.stores.parts import tensors_in
+    from dlrm_app.stores.fetch import KeptFolder
     from dlrm_app.stores.room import most_bytes
 
     check()
@@ -61,26 +59,35 @@ def local_places(
     if output is None:
         yield found
         return
-    kept = KeptFolder.of(str(output), OUTPUT)
-    num_ranks = settings.get("ranks")
+    with _kept_output(command, str(output), settings.get("ranks"), is_typed) as folder:
+        yield {**found, OUTPUT: folder}
+
+
+@contextmanager
+def _kept_output(command: str, url: str, num_ranks: object, is_typed: bool) -> Iterator[str]:
+    """Yields the local place of ``output=url``, which is kept in its store as far as this rank makes it."""
+    from dlrm_app.stores.fetch import KeptFolder, leave_nothing
+    from dlrm_app.stores.mirror import kept_folder
+    from dlrm_app.stores.parts import tensors_in
+
+    kept = KeptFolder.of(url, OUTPUT)
     is_shared = command == "preprocess" and (is_typed or num_ranks is not None)
     if is_shared and _share_no_disk(num_ranks, os.environ):
         from dlrm_app.preprocessing.work.stored_folder import stored_output
 
         ranks = sharing_ranks(None if num_ranks is None else int(str(num_ranks)), os.environ)
         with stored_output(kept, ranks.rank) as folder:
-            yield {**found, OUTPUT: str(folder)}
+            yield str(folder)
         return
     if command not in _ON_MACHINES and _share_no_disk(num_ranks, os.environ):
         raise _on_machines(str(kept.stored))
-    found[OUTPUT] = str(kept.folder)
     if _is_first(os.environ):
         parts = KeptFolder.of(f"{kept.stored.url}{_PARTS[command]}") if command in _PARTS else None
         with kept_folder(kept, parts, tensors_in if _are_on_machines(os.environ) else leave_nothing):
-            yield found
+            yield str(kept.folder)
     else:
         kept.fetch()
-        yield found
+        yield str(kept.folder)
 
 
 def _urls(value: object) -> list[str]:
