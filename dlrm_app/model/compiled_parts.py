@@ -11,6 +11,8 @@ from torch import fx, nn
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch import config as differentiation
 
+from dlrm_app.distributed.collectives import num_ranks
+
 logger = logging.getLogger(__name__)
 
 PARTS = ("dense_arch", "inter_arch", "over_arch")
@@ -26,6 +28,7 @@ def compile_parts(model: nn.Module) -> None:
     """
     parts = {path: module for path, module in model.named_modules() if path.rpartition(".")[2] in PARTS}
     logger.info("trainer.compile: the first step compiles %s, which takes some seconds", ", ".join(parts))
+    torch.compiler.assume_constant_result(num_ranks)  # marks it: batch norms ask, and no step can trace the answer
     for path, module in parts.items():
         module.forward = _compiled(path, module, module.forward)
 
