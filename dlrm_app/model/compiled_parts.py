@@ -28,7 +28,8 @@ def compile_parts(model: nn.Module) -> None:
     """
     parts = {path: module for path, module in model.named_modules() if path.rpartition(".")[2] in PARTS}
     logger.info("trainer.compile: the first step compiles %s, which takes some seconds", ", ".join(parts))
-    torch.compiler.assume_constant_result(num_ranks)  # marks it: batch norms ask, and no step can trace the answer
+    # batch norms ask for it, and no step can trace the answer
+    torch.compiler.assume_constant_result(num_ranks)  # type: ignore[no-untyped-call]
     for path, module in parts.items():
         module.forward = _compiled(path, module, module.forward)
 
