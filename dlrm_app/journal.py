@@ -24,7 +24,8 @@ R = TypeVar("R", bound="DataclassInstance")
 Finish = Callable[[], R]
 """The end of a piece of work: waits for the disk and returns the record."""
 
-_RECORD = ".json"
+RECORD = ".json"
+"""The suffix of the record of a piece of work."""
 REPEAT = "then run the same command again; it continues where it stopped"
 """What to do once the cause of an interruption is gone."""
 
@@ -47,15 +48,15 @@ class Journal(Generic[R]):
 
     def done(self) -> list[str]:
         """The names of finished work, in order."""
-        return sorted(path.name.removesuffix(_RECORD) for path in self.folder.glob(f"*{_RECORD}"))
+        return sorted(path.name.removesuffix(RECORD) for path in self.folder.glob(f"*{RECORD}"))
 
     def is_done(self, name: str) -> bool:
-        return self.path(name, _RECORD).is_file()
+        return self.path(name, RECORD).is_file()
 
     def load(self, name: str) -> R:
         """The record of finished work. Raises DataError if it is damaged."""
         cure = "delete it and run the same command again"
-        return read_record(self.path(name, _RECORD), self.record, cure)
+        return read_record(self.path(name, RECORD), self.record, cure)
 
     def begin(self, name: str) -> "WorkFiles[R]":
         """Begins work ``name``, which may have been interrupted before."""
@@ -63,7 +64,7 @@ class Journal(Generic[R]):
 
     def commit(self, name: str, record: R) -> None:
         """Records that work ``name`` is finished; its files must have their final names."""
-        write_json(self.path(name, _RECORD), asdict(record))
+        write_json(self.path(name, RECORD), asdict(record))
 
     def forget(self, name: str) -> None:
         for path in self.folder.glob(f"{name}.*"):

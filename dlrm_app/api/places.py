@@ -22,7 +22,7 @@ _ON_DISKS = ("generate",)
 """Commands whose output has files beside it, which a store would not get."""
 _PARTS = {"predict": ".parts"}
 """Command → the suffix of the folder beside its output that has finished parts until the output is whole."""
-_ON_MACHINES = ("train", "evaluate")
+_ON_MACHINES = ("train", "evaluate", "predict")
 """Commands whose ranks may be on several machines that share no disk, as each sends its own part or only the first one
 writes. Ranks that share a preprocessing may too.
 """
@@ -121,4 +121,6 @@ def _share_no_disk(num_ranks: object, environment: Mapping[str, str]) -> bool:
 
 def _on_machines(url: str) -> ConfigError:
     rule = "is worked on by the ranks of one machine, and these are on several"
-    return ConfigError(Problem(f"output={url}", rule, "start them on one, or give a folder that all share"))
+    return ConfigError(
+        Problem(f"output={url}", rule, "start it on one machine, or give a folder that all share")
+    )

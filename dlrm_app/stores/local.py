@@ -3,8 +3,9 @@
 import math
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from dlrm_app.files import escapes, write_json
 from dlrm_app.locks import held_lock
 from dlrm_app.records import read_record
-from dlrm_app.stores.names import cache_folder, named
+from dlrm_app.stores.names import cache_folder, local_place, named
 from dlrm_app.stores.objects import StoredFile
 
 WHOLE = ("manifest.json", "complete.json", "export.json", "day.json", "result.json")
@@ -161,6 +162,29 @@ def working(folder: Path) -> AbstractContextManager[None]:
     """Keeps other commands of this machine from working on ``folder``. Raises DlrmError if one does."""
     refusal = f"another command on this machine works on {named(str(folder))}: wait for it, or end it"
     return held_lock(beside(folder, "work"), refusal)
+
+
+@contextmanager
+def rank_folder(url: str, rank: int) -> Iterator[Path]:
+    """Yields an empty local folder in which ``rank`` works on ``url``, for ranks that share no disk; deletes it at the
+    end.
+
+    Raises DlrmError if another command on this machine works there.
+    """
+    folder = local_place(f"{url}.rank-{rank}")
+    with working(folder):
+        _forget(folder)
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            _forget(folder)
+
+
+def _forget(folder: Path) -> None:
+    """Deletes the local ``folder``, and nothing in the store."""
+    shutil.rmtree(folder, ignore_errors=True)
+    beside(folder, "json").unlink(missing_ok=True)
 
 
 def marks_of_use() -> list[Path]:

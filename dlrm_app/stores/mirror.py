@@ -134,7 +134,7 @@ class Mirror:
             self.send(is_last=True)
         else:
             self._check()
-            for names in reversed(in_order(self._known)):
+            for names in reversed(in_order(self._stored.list())):  # those that other machines have sent too
                 self._delete(names)
             write_known(self._folder, self._known)
 
@@ -197,7 +197,7 @@ class Mirror:
             self._stored.delete(names)
             with self._lock:
                 for name in names:
-                    del self._known[name]
+                    self._known.pop(name, None)
 
 
 def _is_calm(state: FileState) -> bool:

@@ -9,14 +9,16 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.locks import held_lock
+from dlrm_app.stores.local import rank_folder
 from dlrm_app.stores.names import url_of
 from dlrm_app.stores.objects import StoredFile, StoredFolder
 from dlrm_app.text import listed
@@ -36,6 +38,8 @@ _MARK = "complete.json"
 _TENSORS = re.compile(r"(.*/)?rank-\d+\.tensors")
 Files = Mapping[str, tuple[int, str]]
 """Name → (bytes, checksum)."""
+Send = Callable[[Iterable[str]], None]
+"""Sends files by their names, in this order."""
 
 
 def are_apart(folder: Path, ranks: Ranks) -> bool:
@@ -56,6 +60,17 @@ def send_parts(folder: Path, written: Path, names: Iterable[str], minutes: float
     stored = _stored(folder)
     for name in names:
         _until_it_succeeds(partial(stored.put, name, written / name), stored, minutes)
+
+
+@contextmanager
+def sent_files(folder: Path, rank: int) -> Iterator[tuple[Path, Send]]:
+    """Yields an empty folder of this ``rank``, and what sends files of it, by their names, as those of ``folder``.
+
+    Raises DlrmError if another command on this machine works there.
+    """
+    url = _stored(folder).url
+    with rank_folder(url, rank) as written:
+        yield written, lambda names: send_parts(folder, written, names, SECONDS_TO_SEND / 60)
 
 
 def withdraw_mark(folder: Path, name: str, minutes: float) -> None:
@@ -87,6 +102,14 @@ def bring_parts(folder: Path, files: Files, patience: float = 0.0) -> None:
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         for _ in threads.map(bring, missing):
             pass
+
+
+def bring_all(folder: Path) -> None:
+    """Fetches what ranks on other machines have sent to ``folder``; the mirror leaves it as it is. Raises DataError."""
+    files = {name: (file.bytes, file.checksum) for name, file in _stored(folder).list().items()}
+    missing = {name: file for name, file in files.items() if not (folder / name).is_file()}
+    note_left(folder, missing)
+    bring_parts(folder, missing)
 
 
 def await_parts(folder: Path, files: Files, patience: float = 0.0) -> None:
@@ -182,8 +205,8 @@ def _until_it_succeeds(act: Callable[[], object], stored: StoredFolder, minutes:
             return
         except DataError as error:
             if (left := deadline - time.monotonic()) <= 0:
-                rule = f"could not be written for trainer.timeout_minutes={minutes:g}"
-                cure = "start the same command again with resume=auto once the store answers"
+                rule = f"could not be written for {minutes:g} minutes (trainer.timeout_minutes of a training)"
+                cure = "start the same command again once the store answers; a training with resume=auto"
                 raise DataError(Problem(str(stored), rule, cure), *error.problems) from error
             pause = min(2 * pause, _MOST_PAUSE, left)
             logger.warning("the store failed, trying again in %.0f s: %s", pause, error)

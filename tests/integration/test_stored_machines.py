@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,60 @@ def test_ranks_on_two_machines_fetch_of_a_checkpoint_by_one_rank_the_rows_that_e
     assert tensors(objects(s3, "run")) == tensors(content(tmp_path / "run"))
 
 
+def test_two_machines_score_into_one_file_and_empty_ones_continue_after_a_loss(
+    faulty: FaultyStore, s3: Any, tmp_path: Path
+) -> None:
+    disk = write_dataset(
+        tmp_path / "disk", {"train": 4096, "val": 128}, rows_per_group=128, rows_per_shard=512
+    )
+    train = [*SMALL, "trainer.threads=1", "report.enabled=false", "evaluation.test=false", "trainer.epochs=1"]
+    succeed(command("train", *train, f"data.path={disk.folder}", f"output={tmp_path}/run"), tmp_path)
+    predict = ["predict", f"model={tmp_path}/run", f"data.path={disk.folder}", "split=train", "batch_size=64"]
+    succeed(command(*predict, f"output={tmp_path}/scores.parquet"), tmp_path)
+    folders = [tmp_path / "here", tmp_path / "there"]
+    in_store = [*predict, "output=s3://clicks/scores.parquet"]
+    part = r"scores.parquet.parts/scored/(\d+-\d+)\.parquet"
+    seen = set[str]()
+
+    def sent() -> set[str]:
+        return {
+            match[1]
+            for method, key in faulty.requests
+            if method == "PUT" and (match := re.fullmatch(part, key))
+        }
+
+    def finished() -> set[str]:
+        kept = names(s3, "scores.parquet.parts/scored")
+        return {name.removesuffix(".json") for name in kept if name.endswith(".json")}
+
+    def slow(method: str, key: str) -> None:
+        time.sleep(
+            0.5 if method == "PUT" and re.fullmatch(part, key) else 0
+        )  # so that there is a time to kill
+
+    faulty.fault = slow
+    for killed in ([1], [0, 1]):
+        machines = start_two_machines(folders, in_store)
+        wait_until(lambda seen=seen: len(finished() - seen) >= 4, 240, "parts of scores")
+        for number in killed:
+            os.killpg(machines[number].pid, signal.SIGKILL)
+        assert all(machine.wait(240) != 0 for machine in machines)
+        seen = finished()
+        assert len(seen) < 32
+        for number in killed:  # another machine in its place
+            shutil.rmtree(folders[number])
+    faulty.fault = lambda method, key: None
+    faulty.requests.clear()
+    on_two_machines(folders, in_store)
+    # none was scored twice, and all that ranks have needed is gone
+    assert sent()
+    assert not sent() & seen
+    scores = s3.get_object(Bucket="clicks", Key="scores.parquet")["Body"].read()
+    assert scores == (tmp_path / "scores.parquet").read_bytes()
+    assert objects(s3, "scores.parquet.parts") == {}
+    assert not [*folders[1].rglob("*.parquet")]
+
+
 def test_a_run_ends_once_the_store_has_taken_no_checkpoint_for_the_timeout_and_continues_later(
     faulty: FaultyStore, s3: Any, tmp_path: Path
 ) -> None:
@@ -124,7 +179,9 @@ def test_a_run_ends_once_the_store_has_taken_no_checkpoint_for_the_timeout_and_c
     machines = start_two_machines(folders, ["train", *given, "output=s3://clicks/run"])
     assert [machine.wait(300) for machine in machines] == [1, 1]
     said = "".join(folder.with_suffix(".log").read_text() for folder in folders)  # the first rank prints it
-    assert "could not be written for trainer.timeout_minutes=1: start the same command again" in said
+    assert (
+        "could not be written for 1 minutes (trainer.timeout_minutes of a training): start the same" in said
+    )
     assert "must not be written: there is no permission" in said
     assert marks(s3) == {f"checkpoints/{checkpoint_name(4)}/complete.json"}
     faulty.fault = lambda method, key: None

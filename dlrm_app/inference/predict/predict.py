@@ -20,7 +20,7 @@ from dlrm_app.encoding.row_samples import KnownShare
 from dlrm_app.encoding.value_shares import deviation_text, deviations
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import explained_disk_errors
-from dlrm_app.inference.predict.parts import LENGTH, DatasetParts, Part, RawParts
+from dlrm_app.inference.predict.parts import LENGTH, DatasetParts, Part, PartTally, RawParts
 from dlrm_app.inference.predict.scores_file import LABEL_OF, LOGIT_OF, ScoresFile, begun_tables
 from dlrm_app.inference.scorer import Scorer, encoding_of, open_scorer
 from dlrm_app.journal import REPEAT
@@ -77,14 +77,15 @@ def predict(config: PredictConfig) -> Predictions:
         scores = ScoresFile(output, source.origin_names, are_lists=bool(config.candidates))
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
         with runtime.entered_on_first(held_output(output, "dlrm-predict")):
-            runtime.on_first(_begin, scores, identity)
+            done = runtime.on_first(_begin, scores, identity)
             if isinstance(source, RawParts):
                 runtime.on_first(source.warn_of_odd_columns)
             score_rows = _columns_of(model, manifest, config.batch_size)
-            runtime.together(_score_parts, source, reader, score_rows, scores, runtime)
-            runtime.together(_refuse_rejects, scores, config.rejects.max_fraction)
-            _warn_of_own_clicks(scores, source)
-            _warn_of_unusual_values(scores, source, Path(config.encoding or model.encoding))
+            runtime.together(_score_parts, source, reader, score_rows, scores, done, runtime)
+            tallies = runtime.on_first(scores.tallies, runtime)
+            runtime.together(_refuse_rejects, tallies, config.rejects.max_fraction)
+            _warn_of_own_clicks(tallies, source)
+            _warn_of_unusual_values(tallies, source, Path(config.encoding or model.encoding))
             rows = runtime.on_first(scores.finish)
         return Predictions(output, rows, time.perf_counter() - started)
 
@@ -114,9 +115,11 @@ def _open_source(
     return RawParts(inputs, config.labels, manifest, config.unit_mib * MIB, config.keep, config.candidates)
 
 
-def _begin(scores: ScoresFile, identity: Json) -> None:
+def _begin(scores: ScoresFile, identity: Json) -> set[str]:
+    """The parts that an interrupted command has written."""
     if scores.begin(identity):
         logger.info("%s is unfinished: continuing where it stopped", scores.output)
+    return scores.done()
 
 
 def _columns_of(model: Scorer, manifest: Manifest, batch_size: int) -> _ScoreRows:
@@ -135,15 +138,19 @@ def _score_parts(
     reader: TableReader,
     score_rows: _ScoreRows,
     scores: ScoresFile,
+    done: set[str],
     ranks: Ranks,
 ) -> None:
     def is_wanted(name: str, number: int) -> bool:
-        return number % ranks.world_size == ranks.rank and not scores.has(name)
+        return number % ranks.world_size == ranks.rank and name not in done
 
-    with closing(prefetch_items(_read(source.parts(is_wanted), reader), _PREFETCHED)) as read:
+    with (
+        scores.of_rank(ranks) as own,
+        closing(prefetch_items(_read(source.parts(is_wanted), reader), _PREFETCHED)) as read,
+    ):
         for part, chunks in read:
             scored = [_with_columns(*_by_row(beside, score_rows(rows))) for rows, beside in chunks]
-            scores.write(part.name, scored, part.tally)
+            own.write(part.name, scored, part.tally)
 
 
 def _by_row(beside: pa.Table, logits: dict[str, pa.Array]) -> tuple[pa.Table, dict[str, pa.Array]]:
@@ -179,12 +186,12 @@ def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, l
         yield part, chunks
 
 
-def _warn_of_own_clicks(scores: ScoresFile, source: DatasetParts | RawParts) -> None:
+def _warn_of_own_clicks(tallies: list[PartTally], source: DatasetParts | RawParts) -> None:
     """Warns of raw rows whose own clicks are in the target columns that encode them."""
     learnt = source.learnt if isinstance(source, RawParts) else None
     if learnt is None:
         return
-    known = sum((KnownShare(tally.num_sampled, tally.num_learnt) for tally in scores.tallies()), KnownShare())
+    known = sum((KnownShare(tally.num_sampled, tally.num_learnt) for tally in tallies), KnownShare())
     if (share := own_click_share(known, learnt)) is not None:
         logger.warning(
             "about %s of these rows are training rows, whose target columns contain their own clicks: "
@@ -193,17 +200,18 @@ def _warn_of_own_clicks(scores: ScoresFile, source: DatasetParts | RawParts) -> 
         )
 
 
-def _warn_of_unusual_values(scores: ScoresFile, source: DatasetParts | RawParts, encoding: Path) -> None:
+def _warn_of_unusual_values(
+    tallies: list[PartTally], source: DatasetParts | RawParts, encoding: Path
+) -> None:
     """Warns of rows whose values differ from those of ``encoding``; does nothing if that dataset is gone."""
     if not (encoding / MANIFEST).is_file():
         return
-    if found := deviations(read_manifest(encoding).usual_values, source.values(scores.tallies())):
+    if found := deviations(read_manifest(encoding).usual_values, source.values(tallies)):
         logger.warning(deviation_text(found, "these rows"))
 
 
-def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:
+def _refuse_rejects(tallies: list[PartTally], max_fraction: float) -> None:
     """Warns of malformed lines. Raises DataError if their share of all lines is above ``max_fraction``."""
-    tallies = scores.tallies()
     num_lines, num_rejects = sum(t.num_lines for t in tallies), sum(t.num_rejects for t in tallies)
     if not num_rejects:
         return

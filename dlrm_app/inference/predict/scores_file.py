@@ -3,6 +3,8 @@
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +14,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import DataError, DlrmError, Problem, first_problems
 from dlrm_app.files import write_json, written_whole
 from dlrm_app.inference.predict.parts import KEPT, NUMBER, PartTally, RejectedRow
 from dlrm_app.inference.scorer import NO_SCORE, unscored
-from dlrm_app.journal import Journal
+from dlrm_app.journal import RECORD, Journal
 from dlrm_app.logs.rejects import MAX_SHOWN
 from dlrm_app.records import Json, read_record
+from dlrm_app.stores.parts import Send, are_apart, bring_all, is_apart, sent_files
 
 ROW_GROUP_ROWS = 1 << 18
 """Small, because distillation reads row groups; not smaller, because each adds 800 bytes a column to the footer."""
@@ -64,6 +68,7 @@ class ScoresFile:
         self._journal = Journal(self._folder / "scored", PartTally)
         self._origin_names = origin_names
         self._no_rows = _no_rows(are_lists)
+        self._send: Send | None = None
 
     def begin(self, identity: Json) -> bool:
         """Makes the folder of parts, or continues an existing one; returns True if it continues.
@@ -96,18 +101,39 @@ class ScoresFile:
         write_json(path, identity)
         return False
 
-    def has(self, name: str) -> bool:
-        return self._journal.is_done(name)
+    def done(self) -> set[str]:
+        """The names of the parts that are written."""
+        return {*self._journal.done()}
+
+    @contextmanager
+    def of_rank(self, ranks: Ranks) -> Iterator["ScoresFile"]:
+        """Yields what this rank writes its parts to. From another machine than the first rank's, which share only a
+        store, they go there at once. Raises DlrmError.
+        """
+        if not is_apart(self._folder, ranks):
+            yield self
+            return
+        own = copy(self)
+        with sent_files(self._journal.folder, ranks.rank) as (folder, own._send):
+            own._journal = Journal(folder, PartTally)
+            yield own
 
     def write(self, name: str, chunks: Sequence[pa.Table], tally: PartTally) -> None:
-        """Writes a part: logits, numbers, labels if there are any, and kept columns."""
+        """Writes a part: logits, numbers, labels if there are any, and kept columns. Raises DataError."""
         part = self._journal.begin(name)
         with part.write(_TABLE) as temporary:
             pq.write_table(pa.concat_tables(chunks or [self._no_rows]), temporary)
         part.finish(tally)()
+        if self._send is not None:
+            self._send(self._journal.path(name, suffix).name for suffix in (_TABLE, RECORD))
+            self._journal.forget(name)
 
-    def tallies(self) -> list[PartTally]:
-        """The tally of each part, with rejects numbered by the lines of their file."""
+    def tallies(self, ranks: Ranks) -> list[PartTally]:
+        """The tally of each part, once all ``ranks`` have written theirs, with rejects numbered by the lines of their
+        file. For the first rank. Raises DataError.
+        """
+        if are_apart(self._folder, ranks):
+            bring_all(self._folder)
         return [
             replace(tally, rejects=[RejectedRow(start + line.line, line.reason) for line in tally.rejects])
             for _, start, tally in self._numbered()

@@ -9,7 +9,6 @@ import io
 import logging
 import pickle
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,9 +27,9 @@ from dlrm_app.preprocessing.work.packed import Unpacker
 from dlrm_app.preprocessing.work.shared_folder import FOLDERS, LEAD, SETTINGS
 from dlrm_app.preprocessing.work.work_folder import PLAN, RANKS, WORK
 from dlrm_app.stores.fetch import Files, KeptFolder
-from dlrm_app.stores.local import beside, in_order, working
+from dlrm_app.stores.local import in_order, rank_folder
 from dlrm_app.stores.mirror import Mirror, kept_folder, sending
-from dlrm_app.stores.names import here, local_place, url_of
+from dlrm_app.stores.names import here, url_of
 from dlrm_app.stores.objects import StoredFile, StoredFolder
 from dlrm_app.stores.parts import note_left
 from dlrm_app.stores.shards import bring_later, shards_in
@@ -218,16 +217,11 @@ def stored_output(kept: KeptFolder, rank: int) -> Iterator[Path]:
         kept.fetch()
         yield kept.folder
     else:
-        folder = local_place(f"{kept.stored.url}.rank-{rank}")
-        with working(folder):
-            _forget(folder)
-            (folder / WORK).mkdir(parents=True)
+        with rank_folder(kept.stored.url, rank) as folder:
+            (folder / WORK).mkdir()
             mirror = Mirror(KeptFolder(kept.stored, folder))
             mirror.fetch(lambda name: name == f"{WORK}/{PLAN}")
-            try:
-                yield from _entered(SharedInStore(kept, folder, mirror, is_first=False), folder)
-            finally:
-                _forget(folder)
+            yield from _entered(SharedInStore(kept, folder, mirror, is_first=False), folder)
 
 
 def _entered(shared: SharedInStore, folder: Path) -> Iterator[Path]:
@@ -236,9 +230,3 @@ def _entered(shared: SharedInStore, folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         del FOLDERS[folder]
-
-
-def _forget(folder: Path) -> None:
-    """Deletes the local ``folder``, and nothing in the store."""
-    shutil.rmtree(folder, ignore_errors=True)
-    beside(folder, "json").unlink(missing_ok=True)
