@@ -44,6 +44,13 @@ found = s3.list_objects_v2(Bucket="clicks", Prefix=f"runs/{sys.argv[1]}/checkpoi
 bodies = {each["Key"].rpartition("checkpoints/")[2]: s3.get_object(Bucket="clicks", Key=each["Key"])["Body"].read() for each in found}
 print(json.dumps({name: hashlib.sha256(data).hexdigest() for name, data in bodies.items() if name.endswith(".tensors")}))
 """
+SCORES = """
+import boto3, hashlib, json
+s3 = boto3.client("s3")
+found = s3.list_objects_v2(Bucket="clicks", Prefix="scores/")["Contents"]
+bodies = {each["Key"]: s3.get_object(Bucket="clicks", Key=each["Key"])["Body"].read() for each in found}
+print(json.dumps({name: hashlib.sha256(data).hexdigest() for name, data in bodies.items()}))
+"""
 SCORE = """
 import json, sys, urllib.request
 body = json.dumps({"rows": [{"int_1": 3, "cat_2": "05db9164"}, {}]}).encode()
@@ -139,6 +146,20 @@ class Cluster:
             time.sleep(0.2)
         assert not is_lost
 
+    def predict(self, words: list[str]) -> None:
+        """dlrm-predict on a rank of each machine; machine 1 begins with an empty disk."""
+        self.empty(1)
+        meet = ["--nnodes=2", "--nproc-per-node=1", f"--master-addr={ADDRESSES[0]}", "--master-port=29500"]
+        start = [PYTHON, "-m", "torch.distributed.run", *meet]
+        command = ["-m", "dlrm_app.cli", "predict", *words]
+        running = [
+            self.start(node, [*start, f"--node-rank={node}", *command], f"predict-{node}.log")
+            for node in (0, 1)
+        ]
+        assert [each.wait(400) for each in running] == [0, 0], (self.root / "predict-0.log").read_text()[
+            -3000:
+        ]
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
@@ -178,6 +199,12 @@ def test_a_log_becomes_scores_on_two_machines_that_share_a_store_and_one_of_them
     )
     assert lost == whole
     assert len(whole) > 1
+    cluster.empty(1)
+    scored = ["model=s3://clicks/runs/lost", "data.path=s3://clicks/kaggle", "split=train"]
+    cluster.succeed(1, *dlrm, "predict", *scored, "output=s3://clicks/scores/alone.parquet")
+    cluster.predict([*scored, "output=s3://clicks/scores/shared.parquet"])
+    alone, shared = json.loads(cluster.succeed(1, PYTHON, "-c", SCORES)).values()
+    assert alone == shared
     cluster.empty(1)
     export = ["checkpoint=s3://clicks/runs/lost", "format=torchscript", "judgement=ignore"]
     cluster.succeed(1, *dlrm, "export", *export, "output=s3://clicks/export")
