@@ -7,6 +7,7 @@ rows of the Khatri-Rao product, P passes: 2 in training with dropout, otherwise 
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +18,43 @@ from dlrm_app.model.axes import Axes, Names
 from dlrm_app.model.ensemble import logit_of_mean
 from dlrm_app.model.feature_vectors import SMALL, VectorModel, draw_xavier, name_vectors
 from dlrm_app.model.regularization import SyncedBatchNorm
+
+
+class _DroppedSum(torch.autograd.Function):
+    """[B, H, R, N] → [B, H, N]: ReLU, dropout and the sum over R in one, which keeps one byte a value for its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, dropout: float) -> torch.Tensor:
+        kept = (hidden > 0) & _drawn(hidden, dropout)
+        ctx.save_for_backward(kept)
+        ctx.scale = 1 / (1 - dropout)
+        return (hidden * kept).sum(2) * ctx.scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (kept,) = ctx.saved_tensors
+        return (gradient * ctx.scale).unsqueeze(2) * kept, None
+
+
+def _drawn(values: torch.Tensor, dropout: float) -> torch.Tensor:
+    """True for all ``values`` but a share ``dropout``, which CPUs round to 1/65,536.
+
+    For a draw of its own for each value, as torch's dropout has it, a CPU needs as long as for products of matrices. Here
+    64 bits are for four.
+    """
+    if values.device.type != "cpu":
+        return torch.rand_like(values, dtype=torch.float32) >= dropout
+    draws = torch.empty(-(-values.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = draws.view(torch.int16)[: values.numel()].view(values.shape)
+    return bits >= min(round(dropout * 2**16), 2**16 - 1) - 2**15
+
+
+def sum_relus(hidden: torch.Tensor, dropout: float) -> torch.Tensor:
+    """[B, H, R, N] → [B, H, N]: the sum over R of ReLUs, of which a share ``dropout`` is left out."""
+    if not dropout or torch.compiler.is_compiling():  # which joins these by itself
+        return nn.functional.dropout(torch.relu(hidden), dropout).sum(2)
+    summed: torch.Tensor = _DroppedSum.apply(hidden, dropout)  # type: ignore[no-untyped-call]
+    return summed
 
 
 class QuadraticLayer(nn.Module):
@@ -31,11 +69,15 @@ class QuadraticLayer(nn.Module):
         width, self._num_rows = num_features * dim, config.qnn_num_rows or 1
         self.linear = nn.Linear(width, width * self._num_rows)
         self.norm = SyncedBatchNorm(width * self._num_rows) if config.batch_norm else nn.Identity()
-        self.inner_dropout, self.dropout = nn.Dropout(config.dropout), nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        hidden = self.inner_dropout(torch.relu(self.norm(self.linear(values))))
-        factors = torch.unflatten(hidden, 1, (self._num_heads, self._num_rows, -1)).sum(2).flatten(1)
+        return self.products(values, self.linear(values))
+
+    def products(self, values: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:
+        """The output, of the input and what ``linear`` makes of it."""
+        hidden = torch.unflatten(self.norm(linear), 1, (self._num_heads, self._num_rows, -1))
+        factors = sum_relus(hidden, self.dropout.p if self.training else 0.0).flatten(1)
         return self.dropout(self._by_heads(values) * factors + values)
 
     def _by_heads(self, values: torch.Tensor) -> torch.Tensor:
@@ -57,7 +99,12 @@ class QuadraticLayers(nn.Module):
         self._passes = 2 if config.dropout else 1
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        passes = [self.layers(vectors) for _ in range(self._passes if self.training else 1)]
+        first, others = self.layers[0], self.layers[1:]
+        assert isinstance(first, QuadraticLayer)
+        linear = first.linear(vectors)  # equal in all passes
+        passes = [
+            others(first.products(vectors, linear)) for _ in range(self._passes if self.training else 1)
+        ]
         return torch.stack(passes, dim=1)
 
 
