@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.train import ModelConfig
@@ -51,7 +51,8 @@ def _drawn(values: torch.Tensor, dropout: float) -> torch.Tensor:
 
 def sum_relus(hidden: torch.Tensor, dropout: float) -> torch.Tensor:
     """[B, H, R, N] → [B, H, N]: the sum over R of ReLUs, of which a share ``dropout`` is left out."""
-    if not dropout or torch.compiler.is_compiling():  # which joins these by itself
+    # a compiler joins these by itself
+    if not dropout or torch.compiler.is_compiling() or isinstance(hidden, fx.Proxy):
         return nn.functional.dropout(torch.relu(hidden), dropout).sum(2)
     summed: torch.Tensor = _DroppedSum.apply(hidden, dropout)  # type: ignore[no-untyped-call]
     return summed

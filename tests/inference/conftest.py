@@ -1,5 +1,8 @@
 """A small trained run, and exports of it that many tests read. Each costs seconds: none of them is changed in place."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -27,6 +30,7 @@ from tests.preprocessing.running import AUTO
 from tests.preprocessing.running import run as preprocess
 from tests.small_run import train_here
 
+CPP = Path(__file__).resolve().parents[2] / "dlrm_app" / "inference" / "cpp"
 TABLES = """
 embedding_dim: 8
 specs:
@@ -149,3 +153,19 @@ def expected(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
     """The scores of the dataset's test split."""
     output = tmp_path_factory.mktemp("expected") / "scores.parquet"
     return predicted(output, f"model={shop}/export", f"data.path={shop}/dataset")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the programs."""
+    for program in ("cmake", "g++"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program}: apt-get install cmake g++")
+    folder = tmp_path_factory.mktemp("cpp")
+    for arguments in (
+        ["-S", str(CPP), "-B", str(folder), f"-DPython3_EXECUTABLE={sys.executable}"],
+        ["--build", str(folder), "--parallel", "2"],
+    ):
+        done = subprocess.run(["cmake", *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return folder

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,24 +28,7 @@ from tests.make_log import describe, write_csv
 from tests.preprocessing.running import run as preprocess_here
 from tests.small_run import SMALL, train_here
 
-SOURCE = Path(__file__).resolve().parents[2] / "dlrm_app" / "inference" / "cpp"
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the programs."""
-    for program in ("cmake", "g++"):
-        if shutil.which(program) is None:
-            pytest.skip(f"no {program}: apt-get install cmake g++")
-    folder = tmp_path_factory.mktemp("cpp")
-    for arguments in (
-        ["-S", str(SOURCE), "-B", str(folder), f"-DPython3_EXECUTABLE={sys.executable}"],
-        ["--build", str(folder), "--parallel", "2"],
-    ):
-        done = subprocess.run(["cmake", *arguments], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return folder
 
 
 def run(program: Path, *arguments: str, rows: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
