@@ -166,7 +166,7 @@ def _train_on_rank(rank: int, address: str, dataset: Path, output: Path) -> None
     dist.destroy_process_group()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_spawned_ranks_train_in_their_own_group(dataset: Path, tmp_path: Path) -> None:
     address = f"file://{tmp_path}/store"
     multiprocessing.spawn(_train_on_rank, (address, dataset, tmp_path / "run"), nprocs=2)

@@ -142,7 +142,7 @@ def test_python_scores_as_the_command_does(folder: Path, run: Path) -> None:
     np.testing.assert_allclose(logits.sigmoid().detach().numpy(), expected["score"].to_numpy(), atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("more", [(), ("model.ensemble_size=2",), ("model=concat", "model.bottom_mlp=[]")])
 def test_two_ranks_train_as_one_does(folder: Path, more: tuple[str, ...]) -> None:
     keys = [f"data.path={folder}/data", *COMMON, "trainer.epochs=1", "trainer.max_steps=12", *more]

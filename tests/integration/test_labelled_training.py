@@ -268,8 +268,8 @@ def test_an_export_scores_every_label_as_the_model_does(folder: Path, run: Path,
         np.testing.assert_allclose(p, predicted(folder, run)[name][0], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("tasks", [pytest.param("mmoe", marks=pytest.mark.long), "ple"])
-@pytest.mark.slow
+@pytest.mark.parametrize("tasks", ["mmoe", "ple"])
+@pytest.mark.long
 def test_experts_resume_to_the_bit_and_are_exported(folder: Path, tasks: str) -> None:
     """Two such models as an ensemble, trained in two parts and in one."""
     words = [f"data.path={folder}/data", *COMMON, f"model.tasks={tasks}", "model.ensemble_size=2"]

@@ -128,7 +128,7 @@ def test_logs_sampled_before_teach_the_same(folder: Path) -> None:
     assert on_sample["auc"] == pytest.approx(on_all["auc"], abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_learn_from_the_sample_as_one_does(folder: Path) -> None:
     keys = [f"data.path={folder}/some", *COMMON, "model.ensemble_size=2", "trainer.calibrate=true"]
     for number in (1, 2):

@@ -72,7 +72,7 @@ def test_a_run_wants_the_file_that_it_was_made_with(dataset: Path, tmp_path: Pat
         dlrm.evaluate(checkpoint=run.path, split="val", plugins=[recorded], threads=1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_files_that_a_run_names_are_not_executed_unasked(dataset: Path, tmp_path: Path) -> None:
     file, mark = tmp_path / "mine.py", tmp_path / "executed"
     file.write_text(MINE.format(name="handed"))

@@ -76,9 +76,9 @@ def told(manifest: Manifest) -> dict[str, Any]:
     return {"files": files, "manifest": described, "tables": tables}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize("shuffle", [pytest.param("none", marks=pytest.mark.long), "full"])
+@pytest.mark.parametrize("shuffle", ["none", "full"])
 def test_any_cut_into_files_gives_the_same_dataset(tmp_path: Path, write: Writer, shuffle: str) -> None:
     text = make_clicks(ROWS)
     as_text(text, tmp_path / "one.tsv") if write is not as_parquet else as_parquet(text, tmp_path / "one.tsv")
@@ -226,7 +226,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(
     assert content(tmp_path / "stopped") == content(tmp_path / "whole")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("write", [packed, as_parquet])
 def test_a_damaged_file_is_replaced_and_the_run_continues(tmp_path: Path, write: Writer) -> None:
     """The file that comes in its place has another size, so other bundles follow it."""

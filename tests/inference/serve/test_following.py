@@ -198,7 +198,7 @@ def test_compiled_packages_that_were_replaced_are_unloaded(tmp_path: Path, mixed
     assert loaded_packages() - before <= 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_request_fails_while_exports_take_turns(tmp_path: Path, shop: Path, other_shop: Path) -> None:
     """Each answer is one export's, to the bit, and names it; SIGHUP makes the server look at once."""
     link, rows = tmp_path / "published", json_rows()[:4]

@@ -178,7 +178,7 @@ with start_runtime(1) as runtime:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_save_and_a_load_hold_no_table_twice(tmp_path: Path) -> None:
     """Beside 512 MiB of tensors: at most two blocks of 64 MiB, and what the allocators keep."""
     command = [sys.executable, "-c", PEAKS, str(tmp_path)]

@@ -425,7 +425,7 @@ def test_a_held_day_calls_a_command_and_has_a_code_of_its_own(
     assert lines(output)[NAMES[2]]["held"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_call_of_the_command_is_made_again(log: Path, three: Path, tmp_path: Path) -> None:
     own = tmp_path / "log" / f"dt={NAMES[2]}"
     own.mkdir(parents=True)
@@ -506,7 +506,7 @@ def test_words_for_days_are_accepted_as_dates_are() -> None:
     assert [days.is_accepted(day) for day in (*accepted, date(2026, 11, 6))] == [True, True, False]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hours_are_learnt_as_days_are(log: Path, three: Path, tmp_path: Path) -> None:
     """The same files as hours of a day end with the same weights; an hour that comes late is named."""
     hours = [f"2026-11-01T{hour:02d}" for hour in (22, 23)]

@@ -33,7 +33,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_label_is_judged(log: Path) -> None:
     found = lines(log / "out")
     assert [found[name]["published"] for name in NAMES[:3]] == [True] * 3

@@ -58,7 +58,7 @@ def described(folder: Path, output: Path, kinds: list[str], last: str) -> list[s
     return [*words, f"dataset={path}", "gate.max_known_rows=1", "days.export=false"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [["features"], ["dense"], ["label"], ["features", "dense", "label"]])
 def test_new_columns_are_refused_before_their_day_is_encoded_or_learnt(
     log: Path, tmp_path: Path, kinds: list[str]
@@ -79,7 +79,7 @@ def test_new_columns_are_refused_before_their_day_is_encoded_or_learnt(
     assert ("city" in names) == ("features" in kinds)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_new_column_that_no_table_reads_is_no_new_feature(log: Path, tmp_path: Path) -> None:
     output, tables = tmp_path / "out", tmp_path / "tables.yaml"
     tables.write_text("embedding_dim: 8\nspecs:\n  - {name: shop, rows: 100, features: [shop]}\n")

@@ -127,7 +127,7 @@ def test_days_of_other_samples_are_refused(days: list[Manifest], tmp_path: Path)
         write_rows(second, SECOND, [Earlier(FIRST, other, "val", 1.0)], tmp_path / "rows")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_days_learn_and_judge_weighted_samples(log: Path) -> None:
     """Each day's model predicts the clicks of all rows of the next day."""
     words = [word for word in days_words(log / "log", log / "out", NAMES[2]) if "dataset=" not in word]

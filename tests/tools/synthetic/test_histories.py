@@ -58,7 +58,7 @@ def test_lists_hold_values_of_the_item(tmp_path: Path) -> None:
     assert np.mean([item in items for item in listed]) > 0.999
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("label", ["click", "order"])
 def test_the_best_scores_are_sklearns_of_the_true_probabilities(tmp_path: Path, label: str) -> None:
     """AUC and log loss as written beside the log; clicks and orders are as many as their probabilities say."""

@@ -61,7 +61,7 @@ def test_the_best_scores_are_sklearns_of_the_true_probabilities(tmp_path: Path) 
     assert roc_auc_score(block.orders.labels[clicked], after_click) == pytest.approx(0.85, abs=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_seed_gives_the_same_orders_in_any_pieces(tmp_path: Path) -> None:
     whole = fields(tmp_path / "whole.tsv", *ORDERS, "threads=1")
     head = fields(tmp_path / "head.tsv", *ORDERS, "rows=17_001", "threads=3")
