@@ -215,11 +215,7 @@ class DaysConfig(Section):
             yield Problem("export", "settings are for days.export=true", "add that, or leave them out")
 
 
-SCHEMAS: dict[str, type[Any]] = {
-    "preprocess": PreprocessConfig,
-    "train": TrainConfig,
-    "export": ExportConfig,
-}
+SCHEMAS: dict[str, type[Any]] = {"preprocess": PreprocessConfig, "train": TrainConfig, "export": ExportConfig}
 """Command → its schema, for the commands whose settings dlrm-days takes."""
 
 

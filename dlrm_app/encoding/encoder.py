@@ -8,12 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import (
-    Bags,
-    shard_schema,
-    split_keys,
-    time_keys,
-)
+from dlrm_app.dataset.arrow import Bags, shard_schema, split_keys, time_keys
 from dlrm_app.dataset.dictionary import Indexed, IndexedColumn, IndexedRows, Indexer, JaggedColumns
 from dlrm_app.dataset.manifest import TIME, DenseColumn, KeptColumn, SparseColumn
 from dlrm_app.dataset.vector_columns import VectorColumn

@@ -166,12 +166,7 @@ def _as_stored(values: pa.Array, keys: NDArray[np.uint64], kind: str) -> pa.Arra
 
 
 def _write_vectors(
-    path: Path,
-    file: VectorFile,
-    keys: NDArray[np.uint64],
-    num_known: int,
-    known: _Known,
-    dtype: VectorType,
+    path: Path, file: VectorFile, keys: NDArray[np.uint64], num_known: int, known: _Known, dtype: VectorType
 ) -> tuple[int, VectorGrowth]:
     """Writes the vector of each id. Returns their width, and what is new of the first ``num_known`` of the ``keys``."""
     table = open_table(keys, np.arange(len(keys)) + FIRST_ID)

@@ -113,11 +113,7 @@ def metrics_where_given(manifest: Manifest, split: str) -> dict[LabelRows, Click
 
 
 def evaluate(
-    passes: ForwardPasses,
-    batches: EvalBatches,
-    metrics: Measured,
-    runtime: Runtime,
-    title: str,
+    passes: ForwardPasses, batches: EvalBatches, metrics: Measured, runtime: Runtime, title: str
 ) -> TimedMetrics:
     """Fills ``metrics`` with the scores of ``batches`` by the model of ``passes``. Returns the main label's values.
 
@@ -153,11 +149,7 @@ def evaluate(
 # not inference_mode: what modules keep of a first pass would be refused by the next backward pass
 @torch.no_grad()
 def score_rows(
-    passes: ForwardPasses,
-    batches: EvalBatches,
-    runtime: Runtime,
-    title: str,
-    take: Callable[[Scored], None],
+    passes: ForwardPasses, batches: EvalBatches, runtime: Runtime, title: str, take: Callable[[Scored], None]
 ) -> None:
     """Gives ``take`` every batch, on the device, with the logits [n, L] of its rows, as ``evaluate`` does."""
     model, closed = passes.model.eval(), closing(passes.over(batches))

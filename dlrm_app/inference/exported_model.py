@@ -18,13 +18,7 @@ from dlrm_app.dataset.label import LabelRule
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.inference.formats import COMPILED, LOADERS, Forward, Inputs, cpu_instructions
-from dlrm_app.inference.record import (
-    ENCODING,
-    ExportRecord,
-    check_files,
-    installed,
-    read_export,
-)
+from dlrm_app.inference.record import ENCODING, ExportRecord, check_files, installed, read_export
 
 ROWS, SCORES = "reference/rows.tsv", "reference/scores.tsv"
 WITHOUT_LABELS = LabelRule(setting="labels=false")

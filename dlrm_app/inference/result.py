@@ -5,11 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlrm_app.inference.delta import describe
-from dlrm_app.inference.record import (
-    DeltaRecord,
-    ExportRecord,
-    Verification,
-)
+from dlrm_app.inference.record import DeltaRecord, ExportRecord, Verification
 from dlrm_app.inference.verification import TIMED_ROWS
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import Columns, Rows

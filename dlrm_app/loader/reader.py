@@ -274,10 +274,7 @@ class SplitReader:
                         spare.append(kept.pop(group).memory)
 
     def decode(
-        self,
-        group: int,
-        row_order: NDArray[np.int64] | None = None,
-        memory: NDArray[np.int32] | None = None,
+        self, group: int, row_order: NDArray[np.int64] | None = None, memory: NDArray[np.int32] | None = None
     ) -> Rows:
         """The rows of ``group``, in ``row_order`` if it is given, and in ``memory`` if they fit into it.
 

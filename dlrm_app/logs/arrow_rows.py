@@ -19,22 +19,10 @@ from dlrm_app.logs.codes import column_codes, kind_code, vector_slots
 from dlrm_app.logs.null_words import null_lists, null_words_of
 from dlrm_app.logs.parser import Cursor, Position
 from dlrm_app.logs.raw_columns import RawColumns, RawList, RepeatedList, are_missing, raw_columns
-from dlrm_app.logs.rejects import (
-    EXCERPT_BYTES,
-    NEVER_MISSING,
-    SAYS_ALL,
-    RejectedLine,
-)
+from dlrm_app.logs.rejects import EXCERPT_BYTES, NEVER_MISSING, SAYS_ALL, RejectedLine
 from dlrm_app.logs.sources.feeds import InputUnit
 from dlrm_app.logs.sources.parquet_units import ParquetUnit
-from dlrm_app.logs.spec import (
-    ELEMENT_WEIGHTS,
-    VECTOR,
-    LogColumn,
-    Spec,
-    list_slots,
-    weight_slots,
-)
+from dlrm_app.logs.spec import ELEMENT_WEIGHTS, VECTOR, LogColumn, Spec, list_slots, weight_slots
 from dlrm_app.logs.strings import ABSENT, BAD, PRESENT
 
 _local = threading.local()

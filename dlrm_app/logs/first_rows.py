@@ -92,11 +92,7 @@ def _rows(source: InputFile, spec: Spec) -> Iterator[RawColumns]:
         return
     names = names_of(source, spec)
     stored = [name for name in names.values() if name in schema_of(source).names]
-    with (
-        explained_damage(source),
-        source.open() as raw,
-        open_parquet(source, raw) as file,
-    ):
+    with explained_damage(source), source.open() as raw, open_parquet(source, raw) as file:
         for batch in file.iter_batches(_ROWS, columns=stored, use_threads=False):
             table = with_keys(pa.Table.from_batches([batch]), names, [source], [len(batch)])
             yield from ArrowCursor(table, spec).rows(_ROWS, None)

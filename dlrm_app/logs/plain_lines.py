@@ -14,13 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from dlrm_app.kernels.compiled import Untyped, njit, njit_uncounted
-from dlrm_app.logs.fields import (
-    CARRIAGE_RETURN,
-    DENSE_INTEGER,
-    LABEL,
-    NEWLINE,
-    OTHER_LABEL,
-)
+from dlrm_app.logs.fields import CARRIAGE_RETURN, DENSE_INTEGER, LABEL, NEWLINE, OTHER_LABEL
 from dlrm_app.logs.sources.text_units import MAX_LINE, PADDING
 from dlrm_app.logs.strings import MISSING_KEY
 from dlrm_app.logs.words import WORD, hex_of, load_word, number_of, padded, trailing_zeros

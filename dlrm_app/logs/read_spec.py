@@ -36,14 +36,7 @@ from dlrm_app.logs.column_rules import KEYS, MAX_NULL, entry_faults, is_mark
 from dlrm_app.logs.labels import read_labels
 from dlrm_app.logs.read_derived import DERIVED_KINDS, read_derived
 from dlrm_app.logs.sources.quoted_breaks import Quoting
-from dlrm_app.logs.spec import (
-    ELEMENT_WEIGHTS,
-    FORMATTED,
-    OTHER_LABEL,
-    VECTOR,
-    LogColumn,
-    Spec,
-)
+from dlrm_app.logs.spec import ELEMENT_WEIGHTS, FORMATTED, OTHER_LABEL, VECTOR, LogColumn, Spec
 from dlrm_app.text import listed
 
 _MAX_NAME = 220

@@ -45,11 +45,7 @@ class StridedMean(nn.Module):
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return F.avg_pool1d(
-            values,
-            self._stride,
-            padding=self._missing_in_front,
-            ceil_mode=True,
-            count_include_pad=False,
+            values, self._stride, padding=self._missing_in_front, ceil_mode=True, count_include_pad=False
         )
 
 

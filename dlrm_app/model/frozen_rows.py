@@ -20,9 +20,7 @@ _BLOCK_ROWS = 4096
 
 @torch.no_grad()
 def set_vectors(
-    model: nn.Module,
-    tables: Sequence[Table],
-    chosen: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    model: nn.Module, tables: Sequence[Table], chosen: Mapping[str, torch.Tensor] = MappingProxyType({})
 ) -> None:
     """Sets the rows of frozen ``tables`` that this rank holds from their files. ``model`` may be sharded or not.
 

@@ -48,10 +48,7 @@ def render(record: RunRecord, importance: str = "") -> str:
         *(details(name, values) for name, values in made_by.items() if values),
     ]
     return page(
-        record.path.absolute().name,
-        "training report",
-        summary=escape(status(record)),
-        sections=sections,
+        record.path.absolute().name, "training report", summary=escape(status(record)), sections=sections
     )
 
 

@@ -296,12 +296,7 @@ class _Estimator:
         return sizes, offsets
 
     def _estimated(
-        self,
-        table: Table,
-        allowed: ParameterConstraints,
-        kind: str,
-        kernel: str,
-        sizes: NDArray[np.int64],
+        self, table: Table, allowed: ParameterConstraints, kind: str, kernel: str, sizes: NDArray[np.int64]
     ) -> ShardingOption:
         """torchrec's option with shards of these ``sizes``, and its estimates of their time and memory."""
         estimated = ShardingOption(

@@ -101,14 +101,7 @@ MAX_TABLE_ROWS = 30
 """Lines of the printed table."""
 MAX_RANKS = 16
 """The most ranks that are listed one by one; for more, only the smallest, mean and largest loads are shown."""
-TABLE_COLUMNS: Columns = [
-    "tables",
-    "rows",
-    "dim",
-    Column("sharding", is_words=True),
-    "shards",
-    "weights",
-]
+TABLE_COLUMNS: Columns = ["tables", "rows", "dim", Column("sharding", is_words=True), "shards", "weights"]
 
 
 def log_plan(plan: EstimatedPlan) -> None:

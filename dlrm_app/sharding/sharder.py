@@ -12,9 +12,7 @@ from itertools import accumulate, groupby
 from typing import Any
 
 import torch
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-    SplitTableBatchedEmbeddingBagsCodegen,
-)
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from torch import nn
 from torch.nn import functional as F
 from torchrec.distributed.batched_embedding_kernel import (

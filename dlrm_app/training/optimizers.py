@@ -80,11 +80,7 @@ def make_dense_optimizer(
     """The optimizer of the dense part. It first clips the gradient's global norm if ``clip_norm`` is set."""
     # one pass over each weight on CPU; on CUDA torch's default takes all weights at once
     in_one_pass = True if all(each.device.type == "cpu" for each in parameters) else None
-    common: dict[str, Any] = {
-        "lr": settings.lr,
-        "weight_decay": settings.weight_decay,
-        "fused": in_one_pass,
-    }
+    common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay, "fused": in_one_pass}
     optimizer: torch.optim.Optimizer
     if settings.kind == "sgd":
         optimizer = torch.optim.SGD(parameters, momentum=settings.momentum, **common)

@@ -19,10 +19,7 @@ from dlrm_app.runs.checkpoint.evaluation import Evaluation
 from dlrm_app.runs.checkpoint.marker import Checkpoint, Marker
 from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.runs.checkpoint.save import Checkpoints
-from dlrm_app.runs.checkpoint.tensors import (
-    Tensors,
-    collect_tensors,
-)
+from dlrm_app.runs.checkpoint.tensors import Tensors, collect_tensors
 from dlrm_app.runs.folder import RunFolder
 from dlrm_app.sharding.plan_file import plan_to_dict
 from dlrm_app.stores.names import with_urls

@@ -242,10 +242,7 @@ def _named(module: nn.Module, name: str) -> Iterator[None]:
     def end(*_: object) -> None:
         ranges.pop().close()
 
-    handles = [
-        module.register_forward_pre_hook(begin),
-        module.register_forward_hook(end, always_call=True),
-    ]
+    handles = [module.register_forward_pre_hook(begin), module.register_forward_hook(end, always_call=True)]
     try:
         yield
     finally:

@@ -127,9 +127,7 @@ def prepare(
         before=before,
         state=state,
         instruments=Instruments(
-            Throughput(),
-            StepParts(trainable.model, runtime),
-            Trace(config.profiler, folder.path, runtime),
+            Throughput(), StepParts(trainable.model, runtime), Trace(config.profiler, folder.path, runtime)
         ),
     )
 
@@ -165,12 +163,7 @@ def new_learning_rates(config: TrainConfig, manifest: Manifest, state: RunState)
     """The learning rates of all steps, from the step that ``state`` has reached."""
     trainable, num_steps = state.trainable, config.trainer.num_steps(manifest.splits["train"].rows)
     return LearningRates(
-        trainable.optimizer,
-        trainable.tables,
-        config.optimizer,
-        config.schedule,
-        num_steps,
-        state.progress,
+        trainable.optimizer, trainable.tables, config.optimizer, config.schedule, num_steps, state.progress
     )
 
 

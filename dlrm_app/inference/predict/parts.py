@@ -22,12 +22,7 @@ from dlrm_app.encoding.row_hash import content_hashes
 from dlrm_app.encoding.row_samples import RowSample
 from dlrm_app.encoding.value_shares import ValueCounter, add_up
 from dlrm_app.errors import ConfigError, DataError, Problem, refuse_if
-from dlrm_app.inference.predict.candidates import (
-    candidate_problems,
-    encoded_candidates,
-    not_lists,
-    separated,
-)
+from dlrm_app.inference.predict.candidates import candidate_problems, encoded_candidates, not_lists, separated
 from dlrm_app.inference.raw_rows import CHUNK_ROWS
 from dlrm_app.journal import numbered
 from dlrm_app.loader.reader import TableReader, when_brought

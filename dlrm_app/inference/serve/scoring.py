@@ -25,14 +25,7 @@ from dlrm_app.inference.raw_rows import RawRows
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.scorer import NO_SCORE, scorer_of_export, unscored
 from dlrm_app.inference.serve.arrow_bodies import ARROW, TableRequest, read_stream
-from dlrm_app.inference.serve.request import (
-    JsonRows,
-    RequestError,
-    Row,
-    RowProblem,
-    ScoringRequest,
-    bad_rows,
-)
+from dlrm_app.inference.serve.request import JsonRows, RequestError, Row, RowProblem, ScoringRequest, bad_rows
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,7 @@ from dlrm_app.logs.sources.file_kinds import NUM_BYTES, format_of_beginning
 from dlrm_app.logs.sources.folders import NoFilesError, files_below, local_path, without_markers
 from dlrm_app.logs.sources.lake import NamedFile, is_table, partition_of, refuse_table, table_files
 from dlrm_app.logs.sources.quoted_breaks import Quoting
-from dlrm_app.logs.sources.source import (
-    DAMAGE,
-    InputFile,
-    content_checksum,
-    open_text,
-    version_of,
-)
+from dlrm_app.logs.sources.source import DAMAGE, InputFile, content_checksum, open_text, version_of
 from dlrm_app.logs.sources.store import (
     Address,
     address_of,

@@ -20,13 +20,7 @@ from dlrm_app.logs.parquet_columns import names_of
 from dlrm_app.logs.parser import Cursor, body
 from dlrm_app.logs.raw_columns import RawColumns
 from dlrm_app.logs.sources.feeds import BundleFeed, InputFeed, InputUnit, unit_feeds
-from dlrm_app.logs.sources.parquet_units import (
-    ParquetUnit,
-    decoded_bytes,
-    footer_of,
-    schema_of,
-    units_of,
-)
+from dlrm_app.logs.sources.parquet_units import ParquetUnit, decoded_bytes, footer_of, schema_of, units_of
 from dlrm_app.logs.sources.source import InputFile
 from dlrm_app.logs.sources.store import Address
 from dlrm_app.logs.sources.units import UnitExtent, bundle_files

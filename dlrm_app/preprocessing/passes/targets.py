@@ -32,12 +32,7 @@ from dlrm_app.encoding.dense import TARGET, folded_file, is_target
 from dlrm_app.encoding.encoder import Encoder
 from dlrm_app.encoding.own_clicks import LEARNT_ROWS
 from dlrm_app.encoding.row_hash import deal_keys
-from dlrm_app.encoding.row_samples import (
-    RowSample,
-    RowSampler,
-    read_row_sample,
-    warn_of_copies,
-)
+from dlrm_app.encoding.row_samples import RowSample, RowSampler, read_row_sample, warn_of_copies
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.files import written_whole
 from dlrm_app.journal import Finish, Journal

@@ -32,14 +32,7 @@ from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.files import escapes, write_text
-from dlrm_app.runs.checkpoint.ranges import (
-    PART_BYTES,
-    FileParts,
-    Range,
-    parts_name,
-    ranges_read,
-    write_parts,
-)
+from dlrm_app.runs.checkpoint.ranges import PART_BYTES, FileParts, Range, parts_name, ranges_read, write_parts
 from dlrm_app.runs.checkpoint.tensors import Pieces
 from dlrm_app.stores.names import url_of
 from dlrm_app.text import json_text

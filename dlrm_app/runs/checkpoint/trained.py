@@ -7,12 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig, read_saved_config
-from dlrm_app.dataset.columns import (
-    number_features,
-    read_as_known,
-    refuse_other_columns,
-    vectors_of,
-)
+from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns, vectors_of
 from dlrm_app.dataset.label import SAME_LABEL, LabelRule, known_labels
 from dlrm_app.dataset.manifest import MANIFEST, DenseColumn, Manifest, read_manifest
 from dlrm_app.dataset.splits import ValueCounts
@@ -136,15 +131,7 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     numbers, labels = number_features(columns), known_labels(marker.columns)
     sizes = {column["name"]: column["size"] for column in marker.columns.get("vectors", [])}
     spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, numbers, labels, sizes)
-    return TrainedModel(
-        folder,
-        marker,
-        spec,
-        config.trainer,
-        config.evaluation,
-        data_path,
-        dense,
-    )
+    return TrainedModel(folder, marker, spec, config.trainer, config.evaluation, data_path, dense)
 
 
 def check_columns(trained: TrainedModel, manifest: Manifest) -> None:

@@ -13,11 +13,7 @@ from dlrm_app.records import Json
 from dlrm_app.result import Paragraph, Result
 from dlrm_app.table import Cell, Column, Columns, Rows, integer, share
 from dlrm_app.text import NONE, bytes_text, percent, short
-from dlrm_app.tools.checking.distributions import (
-    DenseValues,
-    Overlap,
-    Popularity,
-)
+from dlrm_app.tools.checking.distributions import DenseValues, Overlap, Popularity
 
 
 @dataclass

@@ -7,12 +7,7 @@ from statistics import median
 from dlrm_app.encoding.row_samples import Z_95
 from dlrm_app.text import percent, short
 from dlrm_app.tools.daily.record import EFFECTIVE, Verdict
-from dlrm_app.tools.daily.usual import (
-    ComparedDay,
-    Usual,
-    limit_text,
-    usual,
-)
+from dlrm_app.tools.daily.usual import ComparedDay, Usual, limit_text, usual
 
 _Z_MANY = 4
 """Standard errors that chance may explain of an hour's rows, as 24 hours are judged, and nights have few rows; and of

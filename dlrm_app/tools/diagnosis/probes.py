@@ -167,11 +167,7 @@ def _exchange(rank: int, backend: str, num_ranks: int, store: str) -> None:
         raise RuntimeError(f"wrong numbers: all_reduce gave {total.item()}, all_to_all {received.tolist()}")
 
 
-PROBES: dict[str, Callable[..., Facts]] = {
-    "load": load,
-    "operators": operators,
-    "exchange": exchange,
-}
+PROBES: dict[str, Callable[..., Facts]] = {"load": load, "operators": operators, "exchange": exchange}
 
 if __name__ == "__main__":
     print(json.dumps(PROBES[sys.argv[1]](*sys.argv[2:])))
