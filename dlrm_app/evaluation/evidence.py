@@ -106,9 +106,8 @@ def _look(
         name: _unknown(read[name].values, _ids(here, number).values, columns[name])
         for number, name in enumerate(features)
     }
-    aucs: dict[str | ListAndColumn, list[float]] = defaultdict(
-        list
-    )  # by column of the log, which others are made of
+    # by column of the log, which others are made of
+    aucs: dict[str | ListAndColumn, list[float]] = defaultdict(list)
     for chosen, labels in _outcomes(manifest, train, label):
         for number, column in enumerate(manifest.dense):
             aucs[column.transform.get("column", column.name)].append(auc_of(dense[chosen, number], labels))

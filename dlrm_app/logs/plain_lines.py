@@ -79,9 +79,8 @@ def _find_marks(text, start, stop, delimiter, num_columns, marks):  # type: igno
         while ends != _0:
             end = ends & (_0 - ends)
             number = count + np.int64(_count_ones(marked & (end - _1))) + 1
-            mark = np.int64(base) + np.int64(
-                trailing_zeros(end)
-            )  # marks[number], without waiting for its store
+            # marks[number], without waiting for its store
+            mark = np.int64(base) + np.int64(trailing_zeros(end))
             if number != (lines + 1) * num_columns or start + mark >= stop or mark - line_start > MAX_LINE:
                 return lines
             lines += 1

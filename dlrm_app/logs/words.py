@@ -80,9 +80,8 @@ def hex_of(word):  # type: ignore[no-untyped-def]  # compiled
 def number_of(word):  # type: ignore[no-untyped-def]  # compiled
     """Returns (the number written by 8 decimal digits, True if they are digits); the first is the lowest byte."""
     digits = word ^ _ZERO_DIGITS
-    others = (
-        (digits + _TO_CARRY) | digits
-    ) & _HIGH_BITS  # bytes above 9: adding 118 carries, or they were set before
+    # bytes above 9: adding 118 carries, or they were set before
+    others = ((digits + _TO_CARRY) | digits) & _HIGH_BITS
     pairs = (digits * np.uint64(10) + (digits >> _8)) & _EVEN_BYTES
     fours = (pairs * np.uint64(100) + (pairs >> _16)) & _EVEN_PAIRS
     return np.int64((fours & _LOW_32) * np.uint64(10000) + (fours >> _32)), others == _0

@@ -102,9 +102,8 @@ class Follower:
                 self.serving = replace(self.serving, failure=None)
                 return False
             before = self._replaced = self.serving
-            self.serving = Serving(
-                new, folder, changes=before.changes + 1, failures=before.failures
-            )  # the next batch reads it
+            # the next batch reads it
+            self.serving = Serving(new, folder, changes=before.changes + 1, failures=before.failures)
             logger.info("%s takes over from %s", self.serving.name, before.name)
             self._forget_rebuilt(rebuilt)
             return True

@@ -63,9 +63,8 @@ def serve(config: ServeConfig, say: Say) -> None:
 
     ``say`` is called with an example of a request once the server listens.
     """
-    signal.signal(
-        signal.SIGHUP, lambda *_: None
-    )  # until the loop runs, which looks for another export at once
+    # until the loop runs, which looks for another export at once
+    signal.signal(signal.SIGHUP, lambda *_: None)
     listening = _listen(config.host, config.port)
     if config.workers == 1:
         _serve(config, say, [listening])

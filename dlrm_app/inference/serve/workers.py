@@ -115,10 +115,9 @@ class _Parent:
                 return
         while self._numbers:
             pid, status = os.wait()
-            number = self._numbers.pop(
-                pid, None
-            )  # others are children of the shell that became this process, or
-            if number is None or self._ended_by is not None:  # orphans, if it is a container's first process
+            # others are children of the shell that became this process, or orphans of a container
+            number = self._numbers.pop(pid, None)
+            if number is None or self._ended_by is not None:
                 continue
             if not self._replace(self._workers[number], pid, os.waitstatus_to_exitcode(status)):
                 return

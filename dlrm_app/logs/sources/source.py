@@ -221,12 +221,8 @@ def other_input_problems(
     return [*problems, hint] if problems else []
 
 
-DAMAGE: Any = (
-    EOFError,
-    OSError,
-    isal_zlib.error,
-    pa.ArrowException,
-)  # isal's stub declares its error as an instance
+# Any: isal's stub declares its error as an instance
+DAMAGE: Any = (EOFError, OSError, isal_zlib.error, pa.ArrowException)
 
 
 class DamagedFileError(DataError):
