@@ -207,9 +207,7 @@ def _dotted(version: tuple[int, int] | None) -> str:
 KERNELS = ((8, 0), (9, 0), (10, 0))
 """fbgemm-gpu 1.8.0's wheels hold code for sm_80, sm_90a and sm_100a, and no PTX; so 1.9.0's, presumably."""
 ANY_MINOR = (8,)
-"""Major versions whose code for x.0 also runs on x.1 to x.9 (CUDA C++ programming guide); not sm_90a,
-sm_100a.
-"""
+"""Major versions whose code for x.0 also runs on x.1 to x.9 (CUDA C++ programming guide); not sm_90a, sm_100a."""
 
 
 def has_kernels(capability: tuple[int, int]) -> bool:

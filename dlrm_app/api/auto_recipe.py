@@ -23,8 +23,7 @@ from dlrm_app.typed import as_typed
 logger = logging.getLogger(__name__)
 
 KAGGLE_ROWS, CLICKS_ROWS = 200_000, 1_000_000
-"""The most rows for kaggle_small (Criteo Kaggle) and small_clicks (any log), by docs/experiments/quality.md.
-"""
+"""The most rows for kaggle_small (Criteo Kaggle) and small_clicks (any log), by docs/experiments/quality.md."""
 MAX_TABLE_BYTES = 2**30
 """The most bytes of a recipe's tables with optimizer state.
 
@@ -33,8 +32,7 @@ MIN_STEPS = {"kaggle_small": 100, "small_clicks": 600}
 """The least number of steps of an epoch: smaller batches learn more from each row (docs/experiments/quality.md)."""
 MIN_BATCH = 64
 MOST_DOTS = 200
-"""The most sparse features whose dot products of all pairs are worth their time: 1,400 have a million pairs.
-"""
+"""The most sparse features whose dot products of all pairs are worth their time: 1,400 have a million pairs."""
 OF_MANY_FEATURES = {"model": "dcn", "model.dcn_num_layers": 2, "model.dcn_low_rank_dim": 32}
 OF_MANY_FEATURES |= {"model.ensemble_size": 1, "tables.embedding_dim": 16}
 CROSSED = {"model": "dcn_parallel", "model.dcn_num_layers": 1}

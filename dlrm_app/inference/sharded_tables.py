@@ -94,9 +94,7 @@ class ShardedTables(nn.Module):
         return pooled if self._features_and_dim is None else pooled.view(-1, *self._features_and_dim)
 
     def rows(self, feature: int, values: torch.Tensor) -> torch.Tensor:
-        """Like ``QuantizedTables.rows``; the bags of the other features are empty, as shards take all
-        features.
-        """
+        """Like ``QuantizedTables.rows``; the bags of the other features are empty, as shards take all features."""
         own = torch.ones_like(values)
         lengths = [own if place == feature else torch.zeros_like(own) for place in range(len(self._features))]
         begin = sum(self._widths[:feature])

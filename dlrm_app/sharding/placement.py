@@ -113,9 +113,7 @@ class Placement:
         return ranks
 
     def _best_node(self, shards: np.ndarray, loads: np.ndarray, is_free: bool) -> list[int] | None:
-        """The ranks of the best node for ``shards`` [3, S], which its ranks get in turn; None if no
-        node has room.
-        """
+        """The ranks of the best node for ``shards`` [3, S], which its ranks get in turn; None if no node has room."""
         nodes, width = self.cluster.nodes, self.cluster.devices_per_node
         loads = loads.reshape(3, nodes, width)
         order = np.tile(np.arange(width), (nodes, 1))

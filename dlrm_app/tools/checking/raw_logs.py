@@ -45,9 +45,7 @@ class Proposal(Result):
 
 
 def check_raw(given: str | list[str], output: str | None) -> Proposal:
-    """Proposes a dataset's YAML for ``given`` files, writes it to ``output`` if given, and logs their
-    content.
-    """
+    """Proposes a dataset's YAML for ``given`` files, writes it to ``output`` if given, and logs their content."""
     refuse_if(output_problems("output", Path(output), is_new=True) if output else [])
     sources = find_files("input", given)
     sample = sample_rows(sources)

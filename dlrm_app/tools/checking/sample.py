@@ -37,8 +37,7 @@ from dlrm_app.tools.checking.text_form import (
 _FILES, _BYTES = 8, 8 << 20
 """The most files to read, and the bytes of all together."""
 CERTAIN_NULLS = ("null", "none", "n/a", "nan", "\\n")
-"""Words for a missing value in any column; other LIKELY_NULLS and infinite numbers count in columns of numbers only.
-"""
+"""Words for a missing value in any column; other LIKELY_NULLS and infinite numbers count in columns of numbers only."""
 _IN_LISTS = re.compile(
     rf"(?:^|[|;,\x02])\s*({'|'.join(map(re.escape, CERTAIN_NULLS))})\s*(?=[|;,\x02]|$)", re.IGNORECASE
 )

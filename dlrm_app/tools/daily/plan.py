@@ -18,10 +18,7 @@ _MIN_HELD_OUT = 5
 
 @dataclass(frozen=True)
 class DaysPlan:
-    """``new``: days to train on.
-    ``missing``: days without rows.
-    ``late``: days whose files came after a later day.
-    """
+    """``new``: days to train on. ``missing``: days without rows. ``late``: days whose files came after a later day."""
 
     new: list[date]
     missing: list[str]

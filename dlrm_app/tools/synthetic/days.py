@@ -84,9 +84,7 @@ def _age(place, lifetime):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True, inline="always")
 def _identify(lives, c, rank, day):  # type: ignore[no-untyped-def]  # compiled
-    """(number, day of birth) of the id of column ``c`` with ``rank`` on ``day``; birth 0 for ids of the first
-    day.
-    """
+    """(number, day of birth) of the id of column ``c`` with ``rank`` on ``day``; birth 0 for ids of the first day."""
     cardinality, births, lifetime = lives.cardinality[c], lives.births[c], lives.lifetime[c]
     if rank < 0 or rank >= births * lifetime:
         return rank, 0

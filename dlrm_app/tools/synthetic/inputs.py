@@ -55,9 +55,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Makes rows with ``num_dense`` dense features and sparse ``features``; ids are drawn with exponent
-    ``alpha``.
-    """
+    """Makes rows with ``num_dense`` dense features and sparse ``features``; ids are drawn with exponent ``alpha``."""
 
     num_dense: int
     features: Sequence[Feature]
@@ -75,9 +73,7 @@ class Inputs:
 
     @property
     def group_rows(self) -> int:
-        """Rows of a row group: a power of two, about GROUP_BYTES. 64 lanes of a reader hold up to two groups
-        each.
-        """
+        """Rows of a row group: a power of two, about GROUP_BYTES. 64 lanes of a reader hold up to two groups each."""
         rows = 1 << int(math.log2(max(1, GROUP_BYTES // self.row_bytes)))
         return min(max(rows, MIN_GROUP_ROWS), MAX_GROUP_ROWS)
 
