@@ -18,11 +18,9 @@ def refuse_fork() -> None:
     if not _computing:
         _computing.append(os.getpid())
     if is_fork():
-        raise DlrmError(
-            Problem(
-                "this process",
-                "was forked from one that had computed already, and lacks its threads, so it cannot compute",
-                "load the model only after the fork (gunicorn without --preload), or start processes with spawn: "
-                'multiprocessing.get_context("spawn"), DataLoader(multiprocessing_context="spawn")',
-            )
+        rule = "was forked from one that had computed already, and lacks its threads, so it cannot compute"
+        cure = (
+            "load the model only after the fork (gunicorn without --preload), or start processes with spawn: "
+            'multiprocessing.get_context("spawn"), DataLoader(multiprocessing_context="spawn")'
         )
+        raise DlrmError(Problem("this process", rule, cure))

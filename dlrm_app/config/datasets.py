@@ -320,8 +320,7 @@ class PreprocessConfig(Section):
         fractions = {"val": self.split.val, "test": self.split.test}
         for name, key in self.split.keys.items():
             if getattr(self.input, name) is not None:
-                rule = f"and input.{name} both make the {name} split"
-                yield Problem(key, rule, "give only one")
+                yield Problem(key, f"and input.{name} both make the {name} split", "give only one")
             if self.input.train is None:
                 yield Problem(key, "takes rows of input.train, which is not given")
             if name in self.input.unlabelled:

@@ -138,12 +138,7 @@ def schedule_problems(schedule: ScheduleConfig, num_steps: int) -> list[Problem]
         is_open = settings.kind in ("polynomial", "cosine") and settings.decay_steps is None
         if is_open and num_steps and settings.first_decay_step >= num_steps:
             key = "warmup_steps" if settings.decay_start is None else "decay_start"
-            problems.append(
-                Problem(
-                    f"schedule.{part}.{key}",
-                    f"must be less than the run's {num_steps} steps, because the decay ends with the run",
-                    f"lower it, train longer, or set schedule.{part}.decay_steps",
-                    settings.first_decay_step,
-                )
-            )
+            rule = f"must be less than the run's {num_steps} steps, because the decay ends with the run"
+            cure = f"lower it, train longer, or set schedule.{part}.decay_steps"
+            problems.append(Problem(f"schedule.{part}.{key}", rule, cure, settings.first_decay_step))
     return problems

@@ -75,8 +75,7 @@ def hydra_problems(key: str, value: object) -> list[Problem]:
     """The problem of a setting of Hydra that may not be set. ``_target_`` would name code to call."""
     if key.startswith(HYDRA_KEYS) and "_target_" not in f"{key}={value}":
         return []
-    rule = "is not one of Hydra's settings that can be set"
-    return [Problem(key, rule, f"use {', '.join(HYDRA_KEYS)}")]
+    return [Problem(key, "is not one of Hydra's settings that can be set", f"use {', '.join(HYDRA_KEYS)}")]
 
 
 def is_group(key: str, schema: type[Section]) -> bool:

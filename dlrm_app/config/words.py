@@ -169,8 +169,7 @@ def _several_values(word: Word) -> list[Problem]:
         return []
     value = word.text.partition("=")[2]
     ways = f"a list is written {shlex.quote(f'{word.key}=[{value}]')}, one text {setting(word.key, value)}"
-    cure = f"a run with each needs --multirun, {ways}"
-    return [Problem(word.text, "gives several values", cure)]
+    return [Problem(word.text, "gives several values", f"a run with each needs --multirun, {ways}")]
 
 
 @dataclass(frozen=True)

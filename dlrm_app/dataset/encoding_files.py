@@ -90,13 +90,8 @@ def _read_vocabulary(folder: Path, column: SparseColumn, names: list[str]) -> pa
     first = column.encoding["rare_id"] + 1
     table = _read(folder, column.encoding, names, column.num_embeddings - first, nullable={"value"})
     if not np.array_equal(numbers_of(table.column("id")), np.arange(first, column.num_embeddings)):
-        raise DataError(
-            Problem(
-                str(folder / column.encoding["file"]),
-                f"does not give the ids from {first} on in their order",
-                _CURE,
-            )
-        )
+        rule = f"does not give the ids from {first} on in their order"
+        raise DataError(Problem(str(folder / column.encoding["file"]), rule, _CURE))
     return table
 
 
@@ -110,13 +105,8 @@ def read_clicks(
     table = _read(folder, transform, ["rows", "clicks", "log_odds"], num_ids)
     rows, clicks, log_odds = (numbers_of(column) for column in table.columns)
     if not (np.isfinite(log_odds).all() and ((clicks >= 0) & (clicks <= rows)).all()):
-        raise DataError(
-            Problem(
-                str(folder / transform["file"]),
-                "has more clicks than rows, or values that are not finite",
-                _CURE,
-            )
-        )
+        rule = "has more clicks than rows, or values that are not finite"
+        raise DataError(Problem(str(folder / transform["file"]), rule, _CURE))
     return rows, clicks, log_odds.astype(np.float32)
 
 

@@ -286,21 +286,12 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     if not folder.is_dir():
-        raise DataError(
-            Problem(
-                str(folder),
-                "does not exist",
-                f"give the folder of a dataset, or make one with dlrm-preprocess output={folder}",
-            )
-        )
+        cure = f"give the folder of a dataset, or make one with dlrm-preprocess output={folder}"
+        raise DataError(Problem(str(folder), "does not exist", cure))
     if not path.is_file():
-        raise DataError(
-            Problem(
-                str(folder),
-                f"holds no {MANIFEST}, so it is not a dataset, or its preprocessing has not finished",
-                "then run the same dlrm-preprocess command again, it resumes where it stopped",
-            )
-        )
+        rule = f"holds no {MANIFEST}, so it is not a dataset, or its preprocessing has not finished"
+        cure = "then run the same dlrm-preprocess command again, it resumes where it stopped"
+        raise DataError(Problem(str(folder), rule, cure))
     manifest = _FORMAT.read(path)
     if faults := faults_of(manifest):
         raise DataError(Problem(str(path), f"is damaged ({', '.join(faults)})", SUGGESTION))
@@ -310,19 +301,9 @@ def read_manifest(folder: Path) -> Manifest:
 def label_of(manifest: Manifest, split: str) -> str:
     """The name of the label's column. Raises DataError if ``split`` is missing or has no labels."""
     if split not in manifest.splits:
-        raise DataError(
-            Problem(
-                str(manifest.folder),
-                f"has no {split} split, only {', '.join(manifest.splits)}",
-                "preprocess with one",
-            )
-        )
+        rule = f"has no {split} split, only {', '.join(manifest.splits)}"
+        raise DataError(Problem(str(manifest.folder), rule, "preprocess with one"))
     if manifest.label is None or manifest.splits[split].positives is None:
-        raise DataError(
-            Problem(
-                str(manifest.folder),
-                f"has no labels in its {split} split",
-                "it can be predicted on, but to train or evaluate preprocess a labelled input",
-            )
-        )
+        cure = "it can be predicted on, but to train or evaluate preprocess a labelled input"
+        raise DataError(Problem(str(manifest.folder), f"has no labels in its {split} split", cure))
     return manifest.label

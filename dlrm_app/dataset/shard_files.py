@@ -77,13 +77,8 @@ class ShardReader:
         except (pa.ArrowException, OSError) as error:
             if difference := file_difference(path, shard.bytes, shard.checksum):
                 raise DataError(replace(difference, cure=SUGGESTION)) from error
-            raise DataError(
-                Problem(
-                    str(path),
-                    f"cannot be decoded, though its checksum is right ({error})",
-                    "preprocess again",
-                )
-            ) from error
+            rule = f"cannot be decoded, though its checksum is right ({error})"
+            raise DataError(Problem(str(path), rule, "preprocess again")) from error
 
     def _read_footer(self, shard: Shard) -> pq.FileMetaData:
         path = self._folder / shard.path

@@ -178,12 +178,11 @@ def core_problems(ranks: Ranks, cores: int, environment: Mapping[str, str]) -> l
     needed = CORES_PER_GPU * ranks.local_world_size
     if ranks.device_type != "cuda" or "SLURM_JOB_ID" not in environment or cores >= needed:
         return []
-    return [
-        Problem(
-            "--cpus-per-task",
-            f"gives {cores} core(s) of this machine to {ranks.local_world_size} rank(s) with GPUs, "
-            "because Slurm gives one unless it is asked for more",
-            f"submit with --cpus-per-task={12 * ranks.local_world_size} (at least {needed}), which "
-            "srun takes too",
-        )
-    ]
+    rule = (
+        f"gives {cores} core(s) of this machine to {ranks.local_world_size} rank(s) with GPUs, "
+        "because Slurm gives one unless it is asked for more"
+    )
+    cure = (
+        f"submit with --cpus-per-task={12 * ranks.local_world_size} (at least {needed}), which srun takes too"
+    )
+    return [Problem("--cpus-per-task", rule, cure)]

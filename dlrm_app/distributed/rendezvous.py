@@ -148,13 +148,9 @@ def group_problems(device_type: str) -> list[Problem]:
     if all(has.get(device) == backend for device, backend in wanted.items()):
         return []
     needed = ",".join(f"{device}:{backend}" for device, backend in wanted.items())
-    return [
-        Problem(
-            "the process group",
-            f"has the backends {dist.get_backend_config()}, a job needs {needed}",
-            f'make it with init_process_group("{needed}"), or leave making it to the job',
-        )
-    ]
+    rule = f"has the backends {dist.get_backend_config()}, a job needs {needed}"
+    cure = f'make it with init_process_group("{needed}"), or leave making it to the job'
+    return [Problem("the process group", rule, cure)]
 
 
 def join_process_group(backend: str, timeout: timedelta) -> None:

@@ -128,14 +128,12 @@ def _one_at_a_time(job: str) -> Iterator[None]:
     """
     if not _one_job.acquire(blocking=False):
         other = next(iter(_running), "another job")
-        raise DlrmError(
-            Problem(
-                job,
-                f"cannot run beside {other}, which another thread of this process runs",
-                f"wait until {other} has ended, or run {job} in a process of its own (subprocess, or multiprocessing "
-                "with spawn)",
-            )
+        rule = f"cannot run beside {other}, which another thread of this process runs"
+        cure = (
+            f"wait until {other} has ended, or run {job} in a process of its own (subprocess, or multiprocessing "
+            "with spawn)"
         )
+        raise DlrmError(Problem(job, rule, cure))
     try:
         _running.append(job)
         yield

@@ -46,13 +46,8 @@ def setting_problems(settings: ColumnSettings, spec: Spec, base: Manifest | None
     """Problems of the settings by column. ``base``: the dataset whose encodings are used or grown."""
     problems = _encoding_problems(settings.encoding, settings.dense, settings.sizes, spec, base)
     if settings.dense.target_columns not in (None, AUTO) and not settings.has_clicks:
-        problems.append(
-            Problem(
-                "dense.target_columns",
-                "needs the clicks of training rows",
-                "give a labelled input.train, or leave it out",
-            )
-        )
+        cure = "give a labelled input.train, or leave it out"
+        problems.append(Problem("dense.target_columns", "needs the clicks of training rows", cure))
     keys = [column.name for column in spec.sparse if column.separator is None]
     ignored = [column.name for column in spec.columns if column.role == "ignore"]
     names = [column.name for column in (*spec.kept, *spec.times)] + keys
@@ -103,13 +98,8 @@ def _encoding_problems(
     one_hot = [name for name in names if not is_wide[name] and name not in lists]
     one_hot += map(bucket_name, buckets)
     if not names and not buckets:
-        problems.append(
-            Problem(
-                "dataset.columns",
-                "has no column that would have a table",
-                "give one the role sparse, or set dense.bucket_columns=all",
-            )
-        )
+        cure = "give one the role sparse, or set dense.bucket_columns=all"
+        problems.append(Problem("dataset.columns", "has no column that would have a table", cure))
     return problems + _name_problems("dense.target_columns", dense.target_columns, one_hot)
 
 
@@ -120,13 +110,8 @@ def _number_problems(
     if problems := _mapping_problems(key, value, names, names if needs_all else (), "sparse"):
         return problems
     if isinstance(value, list) and len(value) != len(names):
-        return [
-            Problem(
-                key,
-                f"has {len(value)} numbers, the dataset has {len(names)} sparse columns",
-                "give one for each",
-            )
-        ]
+        rule = f"has {len(value)} numbers, the dataset has {len(names)} sparse columns"
+        return [Problem(key, rule, "give one for each")]
     is_one = not isinstance(value, list | Mapping)
     each = {"": value} if is_one else dict(zip(names, per_column(value, names), strict=True))
     return [
@@ -197,13 +182,8 @@ def _growth_problems(base: Manifest, encoding: EncodingConfig, spec: Spec) -> li
     vocabularies = [column for column in base.sparse if column.encoding["kind"] == "vocab"]
     grown = [column for column in vocabularies if "vectors" not in column.encoding]
     if not vocabularies:
-        return [
-            Problem(
-                key,
-                "has no vocabulary that could grow, because its ids are hashes",
-                f"give encoding=from_dataset encoding.path={base.path}",
-            )
-        ]
+        rule = "has no vocabulary that could grow, because its ids are hashes"
+        return [Problem(key, rule, f"give encoding=from_dataset encoding.path={base.path}")]
     capacity = dict(zip(names, per_column(encoding.capacity, names), strict=True))
     problems = [
         Problem(
@@ -226,13 +206,8 @@ def _growth_problems(base: Manifest, encoding: EncodingConfig, spec: Spec) -> li
     if encoding.day is not None and base.lineage is not None:
         before, day = base.lineage.day, str(encoding.day)
         if not are_comparable(day, before) or day_number(day) <= day_number(before):
-            problems.append(
-                Problem(
-                    f"encoding.day={day}",
-                    f"must come after day {before} of {key}",
-                    f"give {day_after(before)}, or a later one",
-                )
-            )
+            cure = f"give {day_after(before)}, or a later one"
+            problems.append(Problem(f"encoding.day={day}", f"must come after day {before} of {key}", cure))
     return problems
 
 
@@ -284,13 +259,9 @@ def _column_problems(folder: str, base: Manifest, spec: Spec) -> list[Problem]:
     made_names = names - {column[0] for column in base_columns}
     differing = [column[0] for column in base_columns if column not in spec_columns]
     differing += [column[0] for column in spec_columns if column[0] in made_names]
-    return [
-        Problem(
-            folder,
-            f"has other columns than dataset={spec.name} ({listed(differing) or 'in another order'})",
-            f"give the dataset= it was made with ({base.dataset}), or that with more columns",
-        )
-    ]
+    rule = f"has other columns than dataset={spec.name} ({listed(differing) or 'in another order'})"
+    cure = f"give the dataset= it was made with ({base.dataset}), or that with more columns"
+    return [Problem(folder, rule, cure)]
 
 
 def _raw_columns(base: Manifest) -> list[_RawColumn]:
@@ -314,13 +285,9 @@ def _label_problems(folder: str, base: Manifest, spec: Spec) -> list[Problem]:
     if labels is None:
         return []
     given, earlier = labels
-    return [
-        Problem(
-            folder,
-            f"has target columns that are shares of {earlier.text}, the label here is {given.text}",
-            f"give dataset.label={earlier.name}, or a dataset of rows with the label {given.text}",
-        )
-    ]
+    rule = f"has target columns that are shares of {earlier.text}, the label here is {given.text}"
+    cure = f"give dataset.label={earlier.name}, or a dataset of rows with the label {given.text}"
+    return [Problem(folder, rule, cure)]
 
 
 def new_columns(base: Manifest, spec: Spec) -> list[str]:

@@ -176,14 +176,11 @@ def refuse_other_labels(first: MeasuredModel, second: MeasuredModel) -> None:
         is_same = ours.is_weighted == theirs.is_weighted and torch.equal(ours.weights, theirs.weights)
         what = "" if is_same else "weights"
     if what := next(filter(None, all_gather_objects(what)), ""):
-        raise DataError(
-            Problem(
-                str(first.path),
-                f"cannot be compared with {second.path}, because the {what} of their datasets' rows are "
-                "not the same in the same order",
-                "preprocess both alike, but for the encoding",
-            )
+        rule = (
+            f"cannot be compared with {second.path}, because the {what} of their datasets' rows are "
+            "not the same in the same order"
         )
+        raise DataError(Problem(str(first.path), rule, "preprocess both alike, but for the encoding"))
 
 
 def measure(

@@ -24,14 +24,11 @@ def refuse_shared(manifest: Manifest, split: str, group_by: str | None) -> None:
     column = next(column for column in manifest.sparse if column.name == group_by)
     shared, why = shared_rows(manifest, split, column)
     if shared > MOST_SHARED:
-        raise DataError(
-            Problem(
-                f"group_by={group_by}",
-                f"puts about {percent(shared)} of the rows of {split} in {manifest.path} in groups of "
-                f"several values, because {why}; GAUC allows {percent(MOST_SHARED)}",
-                f"preprocess with keep=[{group_by}]",
-            )
+        rule = (
+            f"puts about {percent(shared)} of the rows of {split} in {manifest.path} in groups of "
+            f"several values, because {why}; GAUC allows {percent(MOST_SHARED)}"
         )
+        raise DataError(Problem(f"group_by={group_by}", rule, f"preprocess with keep=[{group_by}]"))
 
 
 def shared_rows(manifest: Manifest, split: str, column: SparseColumn) -> tuple[float, str]:

@@ -53,13 +53,8 @@ def one_class_problems(manifest: Manifest, split: str) -> list[Problem]:
     if 0 < positives < rows:
         return []
     kind = "positive" if positives else "negative"
-    return [
-        Problem(
-            split,
-            f"has only {kind} rows in {manifest.path}",
-            f"set it to null, or preprocess with a {split} split that has both",
-        )
-    ]
+    cure = f"set it to null, or preprocess with a {split} split that has both"
+    return [Problem(split, f"has only {kind} rows in {manifest.path}", cure)]
 
 
 def has_labelled_val(manifest: Manifest) -> bool:
@@ -73,13 +68,11 @@ def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | 
     names = list(dict.fromkeys([*(column.name for column in manifest.kept), *one_hot]))
     if group_by is None or group_by in names:
         return []
-    return [
-        Problem(
-            f"group_by={group_by}",
-            f"is neither a one-hot feature that the model reads nor a column that {manifest.path} keeps (keep=)",
-            f"use one of {', '.join(names)}, or preprocess with keep=[{group_by}]",
-        )
-    ]
+    rule = (
+        f"is neither a one-hot feature that the model reads nor a column that {manifest.path} keeps (keep=)"
+    )
+    cure = f"use one of {', '.join(names)}, or preprocess with keep=[{group_by}]"
+    return [Problem(f"group_by={group_by}", rule, cure)]
 
 
 def by_problems(manifest: Manifest, by: Sequence[str]) -> list[Problem]:

@@ -59,14 +59,11 @@ def order_rows(
         )
         found = [_known_name(name, expected, is_path=place[0] == "file") for name in names]
         if others := [name for name, known in zip(names, found, strict=True) if known is None]:
-            raise DataError(
-                Problem(
-                    f"scores={path}",
-                    f"has scores of {listed(others)}, which the {split} split of {manifest.path} was not made "
-                    "of",
-                    f"give scores of its rows, which are in {listed([*expected])}",
-                )
+            rule = (
+                f"has scores of {listed(others)}, which the {split} split of {manifest.path} was not made of"
             )
+            cure = f"give scores of its rows, which are in {listed([*expected])}"
+            raise DataError(Problem(f"scores={path}", rule, cure))
         known, names = [*expected], [name for name in found if name is not None]
     number = np.array([known.index(name) for name in names], np.int64)[codes]
     rows = numbers_of(table.column(place[1]).cast(pa.int64()))  # refuses what is not whole
@@ -74,14 +71,11 @@ def order_rows(
     number, rows = number[order], rows[order]
     again = np.flatnonzero((number[1:] == number[:-1]) & (rows[1:] == rows[:-1]))
     if len(again):
-        raise DataError(
-            Problem(
-                f"scores={path}",
-                f"has {place[1]} {rows[again[0]]:,} of {known[number[again[0]]]} more than once ({len(again):,} "
-                "rows too many)",
-                "give one score for each row",
-            )
+        rule = (
+            f"has {place[1]} {rows[again[0]]:,} of {known[number[again[0]]]} more than once ({len(again):,} "
+            "rows too many)"
         )
+        raise DataError(Problem(f"scores={path}", rule, "give one score for each row"))
     if expected is not None:
         _refuse_other_rows(path, place[1], split, expected, number, rows)
     return order, RowPlaces(tuple(place), known, number, rows)
@@ -140,13 +134,9 @@ def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArra
     shares = {*manifest.splits} - {source.split for source in manifest.sources}
     is_dealt = origin == "train" and shares and manifest.config.get("split", {}).get("by") == "content"
     if is_shuffled or is_dealt or sum(map(len, lines.values())) != manifest.splits[split].rows:
-        raise DataError(
-            Problem(
-                f"scores={path}",
-                f"has file and line, by which the rows of {split} in {manifest.path} cannot be found",
-                "give scores with shard and row, as dlrm-predict data.path= writes them",
-            )
-        )
+        rule = f"has file and line, by which the rows of {split} in {manifest.path} cannot be found"
+        cure = "give scores with shard and row, as dlrm-predict data.path= writes them"
+        raise DataError(Problem(f"scores={path}", rule, cure))
     return lines
 
 
@@ -171,10 +161,5 @@ def _refuse_other_rows(
             )
             if len(different)
         ]
-        raise DataError(
-            Problem(
-                f"scores={path}",
-                " and ".join(faults),
-                "give a score for each row of the split, and no others",
-            )
-        )
+        cure = "give a score for each row of the split, and no others"
+        raise DataError(Problem(f"scores={path}", " and ".join(faults), cure))

@@ -113,22 +113,16 @@ def _refuse_other_rows(files: Sequence[GivenScores], labels: torch.Tensor) -> No
     """Raises DataError unless all ``files`` are of as many rows as ``labels`` [R], and their labels are these."""
     for each in files:
         if len(each.logits) != len(labels):
-            raise DataError(
-                Problem(
-                    f"scores={each.path}",
-                    f"has {len(each.logits):,} rows, the others {len(labels):,}",
-                    "give a score for each row of the split, and no others",
-                )
-            )
+            rule = f"has {len(each.logits):,} rows, the others {len(labels):,}"
+            cure = "give a score for each row of the split, and no others"
+            raise DataError(Problem(f"scores={each.path}", rule, cure))
         if each.labels is not None and not torch.equal(each.labels, labels):
-            raise DataError(
-                Problem(
-                    f"scores={each.path}",
-                    "has other labels than the rows that it is compared on",
-                    "write the scores of the split's rows in their order, or with the columns shard and row, "
-                    "or file and line, of dlrm-predict",
-                )
+            rule = "has other labels than the rows that it is compared on"
+            cure = (
+                "write the scores of the split's rows in their order, or with the columns shard and row, "
+                "or file and line, of dlrm-predict"
             )
+            raise DataError(Problem(f"scores={each.path}", rule, cure))
 
 
 def _refuse_unlike(files: Sequence[GivenScores]) -> None:
@@ -137,21 +131,11 @@ def _refuse_unlike(files: Sequence[GivenScores]) -> None:
     for (first, then), (path, places) in pairwise(placed):
         given, expected = (" and ".join(each.columns) for each in (places, then))
         if given != expected:
-            raise DataError(
-                Problem(
-                    f"scores={path}",
-                    f"has {given}, {first} {expected}, which only a dataset can compare",
-                    "add data.path=DATASET",
-                )
-            )
+            rule = f"has {given}, {first} {expected}, which only a dataset can compare"
+            raise DataError(Problem(f"scores={path}", rule, "add data.path=DATASET"))
         if not places.are_those_of(then):
-            raise DataError(
-                Problem(
-                    f"scores={path}",
-                    f"has scores of other rows than {first}",
-                    f"their columns {given} differ; give scores of the same rows",
-                )
-            )
+            cure = f"their columns {given} differ; give scores of the same rows"
+            raise DataError(Problem(f"scores={path}", f"has scores of other rows than {first}", cure))
 
 
 def read_scores(path: str, manifest: Manifest | None, split: str) -> GivenScores:
@@ -183,14 +167,10 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> GivenScores
             labels = torch.from_numpy(values == 1)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise DataError(
-            Problem(
-                f"scores={path}",
-                f"cannot be used ({reason})",
-                "it must be Parquet with a column score of numbers and, if you like, label, none of them "
-                "missing",
-            )
-        ) from error
+        cure = (
+            "it must be Parquet with a column score of numbers and, if you like, label, none of them missing"
+        )
+        raise DataError(Problem(f"scores={path}", f"cannot be used ({reason})", cure)) from error
     if not ((scores >= 0) & (scores <= 1)).all():  # refuses NaN too
         raise DataError(
             Problem(f"scores={path}", "must hold probabilities, from 0 to 1, in the column score")

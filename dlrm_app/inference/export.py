@@ -146,14 +146,9 @@ def held_out_split(split: str | None, manifest: Manifest) -> str:
             continue
         if manifest.label not in one_class_labels(manifest, name):  # nor have rows that weigh 0
             return name
-    raise DataError(
-        Problem(
-            str(manifest.path),
-            f"has no {' or '.join(wanted)} split with two rows of each label, of a weight above 0, to verify the export on",
-            "give data.path= a dataset that has one (preprocessed with encoding=from_dataset), or "
-            "split=train",
-        )
-    )
+    rule = f"has no {' or '.join(wanted)} split with two rows of each label, of a weight above 0, to verify the export on"
+    cure = "give data.path= a dataset that has one (preprocessed with encoding=from_dataset), or split=train"
+    raise DataError(Problem(str(manifest.path), rule, cure))
 
 
 @contextmanager

@@ -75,13 +75,8 @@ def open_export(folder: Path) -> ExportedModel:
     check_files(folder, record.files)
     kinds = [name for name in record.formats if name in LOADERS]
     if not kinds:
-        raise DataError(
-            Problem(
-                str(folder),
-                f"holds plain weights ({', '.join(record.formats)}), which do not score by themselves",
-                "dlrm-export with format=aoti as well",
-            )
-        )
+        rule = f"holds plain weights ({', '.join(record.formats)}), which do not score by themselves"
+        raise DataError(Problem(str(folder), rule, "dlrm-export with format=aoti as well"))
     refuse_other_machine(folder, record, kinds[0])
     file, load = LOADERS[kinds[0]]
     run = load(folder / file)
@@ -94,14 +89,11 @@ def refuse_other_scores(folder: Path, file: str, run: Forward, num_dense: int, i
     inputs, expected = read_reference(folder, num_dense, is_weighted)
     difference = float((run(inputs)[0] - expected).abs().max())
     if not difference <= TOLERANCE:
-        raise DataError(
-            Problem(
-                str(folder / file),
-                "gives its reference rows other scores here than the model that it was made from (by "
-                f"{difference:.2g}, {TOLERANCE} is rounding)",
-                "export it again on this machine",
-            )
+        rule = (
+            "gives its reference rows other scores here than the model that it was made from (by "
+            f"{difference:.2g}, {TOLERANCE} is rounding)"
         )
+        raise DataError(Problem(str(folder / file), rule, "export it again on this machine"))
 
 
 def refuse_other_machine(folder: Path, record: ExportRecord, kind: str) -> None:
@@ -117,13 +109,8 @@ def refuse_other_machine(folder: Path, record: ExportRecord, kind: str) -> None:
         if made.get(name) != here.get(name)
     ]
     if kind in COMPILED and (lacking := sorted(set(record.cpu) - cpu_instructions())):
-        problems.append(
-            Problem(
-                "the CPU",
-                f"lacks {', '.join(lacking)}, which the export uses",
-                "export with cpu=avx2, or on such a machine",
-            )
-        )
+        cure = "export with cpu=avx2, or on such a machine"
+        problems.append(Problem("the CPU", f"lacks {', '.join(lacking)}, which the export uses", cure))
     if problems:
         raise DataError(Problem(str(folder), "cannot run here"), *problems)
 

@@ -68,14 +68,12 @@ def refuse_judged(name: str, progress: Progress, choice: str) -> None:
     for label, judgement in bad.items():
         refuse_bad(name, judgement, choice, label)
     for why in progress.untaught.values() if choice != "ignore" else ():
-        raise DlrmError(
-            Problem(
-                name,
-                f"is not exported, because {why}, from which it could learn nothing",
-                "correct the label's column and preprocess again, or leave it out of dataset.labels; "
-                "judgement=ignore exports it as it is",
-            )
+        rule = f"is not exported, because {why}, from which it could learn nothing"
+        cure = (
+            "correct the label's column and preprocess again, or leave it out of dataset.labels; "
+            "judgement=ignore exports it as it is"
         )
+        raise DlrmError(Problem(name, rule, cure))
 
 
 def refuse_bad(name: str, judgement: Judgement, choice: str, label: str = "") -> None:
@@ -85,13 +83,8 @@ def refuse_bad(name: str, judgement: Judgement, choice: str, label: str = "") ->
     if not judgement.is_bad or choice == "ignore":
         return
     of_label = f"its {label} is " if label else "it is "
-    raise DlrmError(
-        Problem(
-            name,
-            f"is not exported, because {of_label}{judgement.text}",
-            "train it again, or add judgement=ignore to export it as it is",
-        )
-    )
+    cure = "train it again, or add judgement=ignore to export it as it is"
+    raise DlrmError(Problem(name, f"is not exported, because {of_label}{judgement.text}", cure))
 
 
 def check_predict(config: PredictConfig) -> None:
@@ -137,13 +130,8 @@ def check_serve(config: ServeConfig) -> None:
             Problem("dlrm-serve", f"needs {names}, which this Python lacks", install_command("serve"))
         )
     if path and not is_export(Path(path)):
-        problems.append(
-            Problem(
-                f"model={path}",
-                "is not an export",
-                "make one with dlrm-export checkpoint=RUN output=EXPORT, then model=EXPORT",
-            )
-        )
+        cure = "make one with dlrm-export checkpoint=RUN output=EXPORT, then model=EXPORT"
+        problems.append(Problem(f"model={path}", "is not an export", cure))
     refuse_if(problems)
 
 

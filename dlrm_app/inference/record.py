@@ -197,13 +197,8 @@ def read_delta(folder: Path) -> DeltaRecord:
 
 def _read(path: Path, file_format: Format[R], what: str) -> R:
     if not path.is_file():
-        raise DataError(
-            Problem(
-                str(path.parent),
-                f"holds no {what}, because it has no {path.name}",
-                "name a folder that dlrm-export wrote",
-            )
-        )
+        cure = "name a folder that dlrm-export wrote"
+        raise DataError(Problem(str(path.parent), f"holds no {what}, because it has no {path.name}", cure))
     return file_format.read(path)
 
 
@@ -211,14 +206,12 @@ def refuse_other_base(base: Path, delta: Path, record: DeltaRecord) -> None:
     """Raises DataError if ``delta`` was made from another export than ``base``."""
     if checksum(base / RECORD) != record.base:
         found = read_export(base)
-        raise DataError(
-            Problem(
-                f"apply={delta}",
-                f"was made from another export (of step {record.base_step}) than base={base} ({found.checkpoint}, "
-                f"step {found.step}), by the checksum of {RECORD}",
-                "give base= the export that since= named, or take the full export",
-            )
+        rule = (
+            f"was made from another export (of step {record.base_step}) than base={base} ({found.checkpoint}, "
+            f"step {found.step}), by the checksum of {RECORD}"
         )
+        cure = "give base= the export that since= named, or take the full export"
+        raise DataError(Problem(f"apply={delta}", rule, cure))
 
 
 def check_files(folder: Path, files: dict[str, FileMark]) -> None:

@@ -45,14 +45,12 @@ def score_split(
             bar.update(1)
     logits = torch.cat(all_logits)
     if bad := int(logits.isnan().any(1).sum()):
-        raise DlrmError(
-            Problem(
-                title,
-                f"gives no number (nan) for {bad:,} of the {len(logits):,} rows, so nothing was exported",
-                "the model computes with numbers too large for it: standardize its dense columns (dense.transform), or "
-                "train it again with lower learning rates",
-            )
+        rule = f"gives no number (nan) for {bad:,} of the {len(logits):,} rows, so nothing was exported"
+        cure = (
+            "the model computes with numbers too large for it: standardize its dense columns (dense.transform), or "
+            "train it again with lower learning rates"
         )
+        raise DlrmError(Problem(title, rule, cure))
     return logits
 
 

@@ -226,33 +226,18 @@ def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) 
     problems: list[Problem] = []
     if rows < global_batch_size:  # the suggested size fits the lanes too
         smaller = rows // lanes * lanes or "a larger dataset"
-        problems.append(
-            Problem(
-                "trainer.global_batch_size",
-                f"must be at most the {count(rows, 'row')} of the train split",
-                f"use {smaller}",
-                global_batch_size,
-            )
-        )
+        rule = f"must be at most the {count(rows, 'row')} of the train split"
+        problems.append(Problem("trainer.global_batch_size", rule, f"use {smaller}", global_batch_size))
     elif global_batch_size % lanes:
         below = global_batch_size // lanes * lanes
         choices = f"{below} or {below + lanes}" if below else f"{lanes}"
-        problems.append(
-            Problem(
-                "trainer.global_batch_size",
-                f"must be a multiple of data.lanes ({lanes})",
-                f"use {choices}",
-                global_batch_size,
-            )
-        )
+        rule = f"must be a multiple of data.lanes ({lanes})"
+        problems.append(Problem("trainer.global_batch_size", rule, f"use {choices}", global_batch_size))
     if lanes % world_size:
         nearest = max(1, round(lanes / world_size)) * world_size
-        problems.append(
-            Problem(
-                f"data.lanes={lanes}",
-                f"is not a multiple of the {world_size} ranks",
-                f"use a number of ranks that divides it, or data.lanes={nearest} and a "
-                "trainer.global_batch_size that is a multiple of it",
-            )
+        cure = (
+            f"use a number of ranks that divides it, or data.lanes={nearest} and a "
+            "trainer.global_batch_size that is a multiple of it"
         )
+        problems.append(Problem(f"data.lanes={lanes}", f"is not a multiple of the {world_size} ranks", cure))
     return problems

@@ -46,14 +46,11 @@ class SoftLabels:
         """
         table = self._read(first_row, len(labels))
         if not np.array_equal(numbers_of(table.column("label")), labels):
-            raise DataError(
-                Problem(
-                    f"{KEY}={self.path}",
-                    f"has other labels than the rows from {first_row:,} on of the train split, because it was "
-                    "made from another dataset, or of this one before it was made again",
-                    "score it again with dlrm-predict",
-                )
+            rule = (
+                f"has other labels than the rows from {first_row:,} on of the train split, because it was "
+                "made from another dataset, or of this one before it was made again"
             )
+            raise DataError(Problem(f"{KEY}={self.path}", rule, "score it again with dlrm-predict"))
         scores = numbers_of(table.column("score")).astype(np.float32)
         if self._kept_share < 1:
             scores = (scores / (scores + self._kept_share * (1 - scores))).astype(np.float32)

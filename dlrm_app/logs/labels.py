@@ -36,9 +36,8 @@ def read_labels(config: DatasetConfig, columns: Sequence[str]) -> tuple[list[Lea
     names: list[str] = []
     problems = [] if entries else [Problem(KEY, "is empty", "name the main label, then the others")]
     if config.label is not None:
-        rule = f"and {KEY} both name the label"
         cure = f"leave out dataset.label, or add {KEY}=null"
-        problems.append(Problem("dataset.label", rule, cure, config.label))
+        problems.append(Problem("dataset.label", f"and {KEY} both name the label", cure, config.label))
     for index, entry in enumerate(entries):
         given = {entry: {}} if isinstance(entry, str) else entry
         values = next(iter(given.values())) if isinstance(given, Mapping) and len(given) == 1 else None

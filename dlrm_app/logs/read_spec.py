@@ -142,8 +142,7 @@ def _read_null_words(given: Sequence[str | None] | None) -> tuple[tuple[str, ...
     # YAML reads NULL and null, without quotes, as nothing
     words = [word for each in given or () for word in (["NULL", "null"] if each is None else [each])]
     if any(not 1 <= len(word.encode()) <= MAX_NULL or "\n" in word for word in words):
-        rule = f"must be texts of one line and 1 to {MAX_NULL} bytes"
-        return (), [Problem("dataset.null_values", rule)]
+        return (), [Problem("dataset.null_values", f"must be texts of one line and 1 to {MAX_NULL} bytes")]
     return tuple(words), []
 
 
@@ -206,13 +205,8 @@ def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
     faults = [Problem("dataset.columns", f"names two columns {name}") for name in twice]
     if label is None and len(labels) > 1:
         both = " and ".join(labels)
-        faults.append(
-            Problem(
-                "dataset.columns",
-                f"gives {both} the role label",
-                "say dataset.label=NAME of the one to learn, or dataset.labels=[NAME, NAME] of several",
-            )
-        )
+        cure = "say dataset.label=NAME of the one to learn, or dataset.labels=[NAME, NAME] of several"
+        faults.append(Problem("dataset.columns", f"gives {both} the role label", cure))
     if len(weights) > 1:
         rule = f"gives {' and '.join(weights)} the role weight, and a row has one weight"
         faults.append(

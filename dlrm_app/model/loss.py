@@ -78,13 +78,9 @@ class ClickLoss(nn.Module):
         """
         labels = supervision.labels
         if len(logits) != labels.shape[1]:
-            raise ConfigError(
-                Problem(
-                    "model.kind",
-                    f"gives {len(logits) / labels.shape[1]:g} times as many logits in training as there are labels",
-                    "if these are logits of branches, name a branch_loss where the architecture is registered",
-                )
-            )
+            rule = f"gives {len(logits) / labels.shape[1]:g} times as many logits in training as there are labels"
+            cure = "if these are logits of branches, name a branch_loss where the architecture is registered"
+            raise ConfigError(Problem("model.kind", rule, cure))
         if not self.training:
             return F.binary_cross_entropy_with_logits(logits[:, 0], labels[0])
         if branches is not None:

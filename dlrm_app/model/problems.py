@@ -37,26 +37,20 @@ def model_problems(config: ModelConfig) -> list[Problem]:
     for key in architecture.refuses:
         if value := getattr(config, key):
             others = " or ".join(kind for kind, other in ARCHITECTURES.items() if key not in other.refuses)
-            problems.append(
-                Problem(
-                    f"model.{key}={value}",
-                    f"is not a setting of model.kind={config.kind}",
-                    f"set model.{key}={(type(value)() if isinstance(value, list | dict) else 'null')}, or use "
-                    f"model={others}",
-                )
+            rule = f"is not a setting of model.kind={config.kind}"
+            cure = (
+                f"set model.{key}={(type(value)() if isinstance(value, list | dict) else 'null')}, or use "
+                f"model={others}"
             )
+            problems.append(Problem(f"model.{key}={value}", rule, cure))
     if "top_mlp" not in architecture.refuses and config.top_mlp in ([], [1]):
         problems.append(
             Problem("model.top_mlp", "needs a hidden layer", "as model.top_mlp=[256,1]", config.top_mlp)
         )
     if config.ensemble_size > 1 and not architecture.interacts:
-        problems.append(
-            Problem(
-                f"model.ensemble_size={config.ensemble_size}",
-                f"needs tables of one width, which model.kind={config.kind} does not ask for",
-                "set model.ensemble_size=1, or use model=dlrm, dcn or projection",
-            )
-        )
+        rule = f"needs tables of one width, which model.kind={config.kind} does not ask for"
+        cure = "set model.ensemble_size=1, or use model=dlrm, dcn or projection"
+        problems.append(Problem(f"model.ensemble_size={config.ensemble_size}", rule, cure))
     return [*problems, *_expert_problems(config, architecture)]
 
 
@@ -110,9 +104,8 @@ def _width_problems(spec: ModelSpec, architecture: Architecture) -> Iterator[Pro
     dims, count = sorted({table.dim for table in tables}), config.ensemble_size
     if len(dims) > 1:
         examples = ", ".join(next(f"{t.name} has {d}" for t in tables if t.dim == d) for d in dims)
-        rule = f"needs tables of one width, and {examples}"
         cure = "give all the same dim, or use model=concat, which takes any widths"
-        yield Problem(f"model={config.kind}", rule, cure)
+        yield Problem(f"model={config.kind}", f"needs tables of one width, and {examples}", cure)
     elif own := [*architecture.rules(spec)]:
         yield from own
     elif dims[0] % count:

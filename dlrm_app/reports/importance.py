@@ -20,8 +20,7 @@ def importance_section(file: Path, run: Path) -> str:
     model = _model_of(result, run)
     found = model.importance if model else None
     if model is None or found is None:
-        rule = f"has no importance of columns for {run}"
-        raise ConfigError(Problem(f"importance={file}", rule, _AGAIN))
+        raise ConfigError(Problem(f"importance={file}", f"has no importance of columns for {run}", _AGAIN))
     widest = max((each.fall for each in found.columns), default=0.0)
     rows: Rows = [
         [

@@ -179,22 +179,14 @@ def _table_problems(
     is_fused = reason is None and not may_be_replicated
     problems += _data_type_problems(table, is_fused, bool(chosen.stochastic_rounding), device_type)
     if chosen.max_gradient is not None and not is_fused:
-        problems.append(
-            Problem(
-                "max_gradient",
-                "needs an optimizer inside the backward pass",
-                "set it to null, or choose kind, weight_decay and sharding that are fused "
-                "(docs/how-to/optimizers.md)",
-            )
+        cure = (
+            "set it to null, or choose kind, weight_decay and sharding that are fused "
+            "(docs/how-to/optimizers.md)"
         )
+        problems.append(Problem("max_gradient", "needs an optimizer inside the backward pass", cure))
     if SPARSE_OPTIMIZERS[chosen.kind].scales_by_weights and table.init == "zeros":
-        problems.append(
-            Problem(
-                "init",
-                f"zeros would never move, because {chosen.kind}'s steps are as long as a row's weights",
-                "use init normal or uniform",
-            )
-        )
+        rule = f"zeros would never move, because {chosen.kind}'s steps are as long as a row's weights"
+        problems.append(Problem("init", rule, "use init normal or uniform"))
     return problems
 
 
@@ -211,20 +203,13 @@ def _data_type_problems(
     if table.data_type == "fp32":
         return []
     if not is_fused:
-        return [
-            Problem(
-                "data_type",
-                "fp16 needs an optimizer inside the backward pass, because outside it gradients and "
-                "their squares would be fp16 too",
-                "use data_type fp32, or see docs/how-to/optimizers.md for what is fused",
-            )
-        ]
+        rule = (
+            "fp16 needs an optimizer inside the backward pass, because outside it gradients and "
+            "their squares would be fp16 too"
+        )
+        cure = "use data_type fp32, or see docs/how-to/optimizers.md for what is fused"
+        return [Problem("data_type", rule, cure)]
     if wants_rounding and device_type == "cpu":
-        return [
-            Problem(
-                "stochastic_rounding",
-                "exists on CUDA only, fbgemm rounds to the nearest fp16 value on CPU",
-                "set stochastic_rounding=null, or use data_type fp32",
-            )
-        ]
+        rule = "exists on CUDA only, fbgemm rounds to the nearest fp16 value on CPU"
+        return [Problem("stochastic_rounding", rule, "set stochastic_rounding=null, or use data_type fp32")]
     return []

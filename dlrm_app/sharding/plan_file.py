@@ -122,13 +122,11 @@ def _faults(entry: _Entry, cluster: Cluster) -> list[Problem]:
     is_whole = bool(entry.shards) and all(len(shard) == 5 and min(shard) >= 0 for shard in entry.shards)
     ranks = [shard[-1] for shard in entry.shards if shard]
     if not is_whole or ranks != entry.ranks or max(ranks) >= cluster.num_ranks:
-        return [
-            Problem(
-                "shards",
-                "must be a list of [row, column, rows, columns, rank], whole numbers of at least 0, and "
-                f"ranks their last numbers, at most {cluster.num_ranks - 1}",
-            )
-        ]
+        rule = (
+            "must be a list of [row, column, rows, columns, rank], whole numbers of at least 0, and "
+            f"ranks their last numbers, at most {cluster.num_ranks - 1}"
+        )
+        return [Problem("shards", rule)]
     return []
 
 
@@ -163,25 +161,17 @@ def _misplacements(
     option, table, width = assignment[name].option, work.tables[name], cluster.devices_per_node
     kind, ranks = option.sharding_type, entry.ranks
     if name in work.dense_kernel and option.kernel != "dense":
-        return [
-            Problem(
-                "compute_kernel",
-                f"must be dense here for its optimizer, not {option.kernel}",
-                "plan again with it",
-            )
-        ]
+        cure = "plan again with it"
+        return [Problem("compute_kernel", f"must be dense here for its optimizer, not {option.kernel}", cure)]
     if kind == "data_parallel":
         return []
     expected, given = np.hstack([option.offsets, option.sizes]), np.array(entry.shards)[:, :4]
     if not np.array_equal(expected, given):
-        return [
-            Problem(
-                "shards",
-                f"are {given[:2].tolist()}…, but {kind} cuts its {table.rows:,} × {table.dim} weights into "
-                f"{expected[:2].tolist()}… on these ranks",
-                "plan again",
-            )
-        ]
+        rule = (
+            f"are {given[:2].tolist()}…, but {kind} cuts its {table.rows:,} × {table.dim} weights into "
+            f"{expected[:2].tolist()}… on these ranks"
+        )
+        return [Problem("shards", rule, "plan again")]
     nodes = [rank // width for rank in ranks]
     is_right = {
         "row_wise": ranks == [*range(cluster.num_ranks)],

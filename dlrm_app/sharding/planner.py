@@ -105,15 +105,13 @@ def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[Probl
         (" of its host", loads.host, cluster.usable_host),
     ):
         if needed.max() > room:
-            return [
-                Problem(
-                    f"sharding.plan={path}",
-                    f"gives rank {needed.argmax()} {memory_text(needed.max())} of tables, but "
-                    f"{memory_text(room)}{what} are free (topology.reserved_share={cluster.reserved_share:g} is "
-                    "kept for the rest)",
-                    "plan again for ranks like these, or leave sharding.plan out",
-                )
-            ]
+            rule = (
+                f"gives rank {needed.argmax()} {memory_text(needed.max())} of tables, but "
+                f"{memory_text(room)}{what} are free (topology.reserved_share={cluster.reserved_share:g} is "
+                "kept for the rest)"
+            )
+            cure = "plan again for ranks like these, or leave sharding.plan out"
+            return [Problem(f"sharding.plan={path}", rule, cure)]
     return []
 
 

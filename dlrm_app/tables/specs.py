@@ -278,13 +278,9 @@ def _conflicts(tables: list[Table]) -> list[Problem]:
     for table in tables:
         for feature in table.features:
             if feature in owner:
-                problems.append(
-                    Problem(
-                        f"feature {feature}",
-                        f"is read by tables {owner[feature]} and {table.name}, but a feature reads one table",
-                        "give the dataset a second column for the second table",
-                    )
-                )
+                rule = f"is read by tables {owner[feature]} and {table.name}, but a feature reads one table"
+                cure = "give the dataset a second column for the second table"
+                problems.append(Problem(f"feature {feature}", rule, cure))
             owner[feature] = table.name
     return problems
 
@@ -307,20 +303,13 @@ def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[Probl
     for table in tables:
         for feature in table.features:
             if feature not in feature_rows:
-                problems.append(
-                    Problem(
-                        f"table {table.name}",
-                        f"reads feature {feature}, which the dataset does not have",
-                        f"it has {listed([*feature_rows], 30)}",
-                    )
-                )
+                rule = f"reads feature {feature}, which the dataset does not have"
+                problems.append(Problem(f"table {table.name}", rule, f"it has {listed([*feature_rows], 30)}"))
             elif feature_rows[feature] > table.rows:
-                problems.append(
-                    Problem(
-                        f"table {table.name}",
-                        f"has {table.rows:,} rows, but feature {feature} has ids up to {feature_rows[feature] - 1:,}",
-                        f"give it rows: {feature_rows[feature]}, use tables=dataset, "
-                        "or preprocess with a smaller encoding.num_embeddings",
-                    )
+                rule = f"has {table.rows:,} rows, but feature {feature} has ids up to {feature_rows[feature] - 1:,}"
+                cure = (
+                    f"give it rows: {feature_rows[feature]}, use tables=dataset, "
+                    "or preprocess with a smaller encoding.num_embeddings"
                 )
+                problems.append(Problem(f"table {table.name}", rule, cure))
     return problems

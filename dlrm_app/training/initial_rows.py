@@ -76,13 +76,8 @@ def vector_problems(tables: Sequence[Table], manifest: Manifest) -> list[Problem
             continue
         kind = columns[table.features[0]].encoding["kind"]
         if kind not in ("hash", "vocab"):
-            problems.append(
-                Problem(
-                    _key(table),
-                    f"needs raw values to find vectors by, which {table.features[0]} does not have ({kind})",
-                    "leave it out",
-                )
-            )
+            rule = f"needs raw values to find vectors by, which {table.features[0]} does not have ({kind})"
+            problems.append(Problem(_key(table), rule, "leave it out"))
             continue
         if problem := _file(table, columns[table.features[0]]).problem():
             problems.append(problem)
@@ -140,12 +135,9 @@ def _as_wide(table: Table, vectors: NDArray[np.float32], num_models: int) -> tor
     """The vectors as float32 [rows, table.dim]; each model of an ensemble gets a copy."""
     width, wanted = vectors.shape[1], sorted({table.dim, table.dim // num_models})
     if width not in wanted:
-        raise DataError(
-            Problem(
-                _key(table),
-                f"must have {' or '.join(map(str, wanted))} numbers in each vector, as wide as the table's rows "
-                "or as one model's share of them",
-                value=[width],
-            )
+        rule = (
+            f"must have {' or '.join(map(str, wanted))} numbers in each vector, as wide as the table's rows "
+            "or as one model's share of them"
         )
+        raise DataError(Problem(_key(table), rule, value=[width]))
     return torch.from_numpy(vectors).repeat(1, table.dim // width)

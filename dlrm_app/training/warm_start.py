@@ -45,14 +45,11 @@ def choose_lanes(given: int | None, checkpoint: Checkpoint | None, num_ranks: in
         lanes = read_saved_config(checkpoint.marker.config, checkpoint.folder).data.lanes or lanes
         if lanes % num_ranks:
             fitting = [str(n) for n in range(1, lanes + 1) if lanes % n == 0]
-            raise ConfigError(
-                Problem(
-                    f"data.lanes={lanes}",
-                    f"of the run that {checkpoint.folder} belongs to is not a multiple of the {num_ranks} "
-                    "ranks",
-                    f"use {', '.join(fitting[:-1])} or {fitting[-1]} ranks, or start a new run",
-                )
+            rule = (
+                f"of the run that {checkpoint.folder} belongs to is not a multiple of the {num_ranks} ranks"
             )
+            cure = f"use {', '.join(fitting[:-1])} or {fitting[-1]} ranks, or start a new run"
+            raise ConfigError(Problem(f"data.lanes={lanes}", rule, cure))
     return lanes
 
 
@@ -66,14 +63,12 @@ def check_resumable(
     folder = checkpoint.folder
     saved = read_saved_config(checkpoint.marker.config, folder)
     if checkpoint.marker.dataset != manifest.fingerprint():
-        raise DataError(
-            Problem(
-                str(folder),
-                f"was trained on another dataset ({saved.data.path} as it was then) than "
-                f"{config.data.path} is now",
-                "name that one, or start a new run with resume=none and another output",
-            )
+        rule = (
+            f"was trained on another dataset ({saved.data.path} as it was then) than "
+            f"{config.data.path} is now"
         )
+        cure = "name that one, or start a new run with resume=none and another output"
+        raise DataError(Problem(str(folder), rule, cure))
     previous = describe_trained(folder, checkpoint.marker)
     keys = list(FIXED_KEYS)
     begun, typed = (each.warm_start.checkpoint for each in (saved, config))
@@ -220,13 +215,8 @@ def _changed_columns(
     if kind in allow or not (gone or new):
         return []
     said = [f"{listed(new)} new" if new else "", f"{listed(gone)} left out" if gone else ""]
-    return [
-        Problem(
-            kind,
-            f"differ from {folder}: {' and '.join(filter(None, said))}",
-            f"begin with what both have by warm_start.allow={as_typed([*allow, kind], str)}",
-        )
-    ]
+    cure = f"begin with what both have by warm_start.allow={as_typed([*allow, kind], str)}"
+    return [Problem(kind, f"differ from {folder}: {' and '.join(filter(None, said))}", cure)]
 
 
 def _label_problems(
@@ -240,13 +230,11 @@ def _label_problems(
     if then == now or "label" in allow:
         return []
     texts = [as_typed(as_written(its[1:]), str) for its in (labels, previous.spec.labels)]
-    return [
-        Problem(
-            "dataset.labels",
-            f"has {texts[0]} beside the main label, {previous.folder} has {texts[1]}",
-            f"begin with the top MLPs of the same places by warm_start.allow={as_typed([*allow, 'label'], str)}",
-        )
-    ]
+    rule = f"has {texts[0]} beside the main label, {previous.folder} has {texts[1]}"
+    cure = (
+        f"begin with the top MLPs of the same places by warm_start.allow={as_typed([*allow, 'label'], str)}"
+    )
+    return [Problem("dataset.labels", rule, cure)]
 
 
 def _model_problems(config: TrainConfig, then: TrainConfig, folder: Path) -> list[Problem]:
@@ -278,22 +266,14 @@ def _table_problems(previous: TrainedModel, tables: Sequence[Table]) -> list[Pro
         ]
         then = earlier.get(table.name, table)
         if table.rows < then.rows:
-            problems.append(
-                Problem(
-                    f"tables.{table.name}",
-                    f"has {table.rows} rows, {where} {then.rows}",
-                    f"give rows={then.rows} or more",
-                )
-            )
+            rule = f"has {table.rows} rows, {where} {then.rows}"
+            problems.append(Problem(f"tables.{table.name}", rule, f"give rows={then.rows} or more"))
         if not {*table.features} & {*then.features}:
-            problems.append(
-                Problem(
-                    f"tables.{table.name}",
-                    f"reads {listed(table.features)}, {where} {listed(then.features)}, so its rows belong to "
-                    "other values",
-                    "give the table another name",
-                )
+            rule = (
+                f"reads {listed(table.features)}, {where} {listed(then.features)}, so its rows belong to "
+                "other values"
             )
+            problems.append(Problem(f"tables.{table.name}", rule, "give the table another name"))
     return problems
 
 

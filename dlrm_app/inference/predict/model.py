@@ -136,13 +136,8 @@ class Model:
         and needs memory for all tables. Raises DlrmError for an export, which holds compiled code.
         """
         if self.scorer.trained is None:
-            raise DlrmError(
-                Problem(
-                    str(self.path),
-                    "is an export, which holds compiled code",
-                    "load its checkpoint for a torch module",
-                )
-            )
+            cure = "load its checkpoint for a torch module"
+            raise DlrmError(Problem(str(self.path), "is an export, which holds compiled code", cure))
         return trained_module(self.scorer.trained)
 
 

@@ -107,13 +107,8 @@ class DatasetParts:
 
     def __init__(self, manifest: Manifest, split: str, reader: TableReader) -> None:
         if split not in manifest.splits:
-            raise DataError(
-                Problem(
-                    str(manifest.path),
-                    f"has no {split} split, only {', '.join(manifest.splits)}",
-                    "give split=",
-                )
-            )
+            rule = f"has no {split} split, only {', '.join(manifest.splits)}"
+            raise DataError(Problem(str(manifest.path), rule, "give split="))
         verify_shards(manifest)
         self._shards, self._values = manifest.splits[split].shards, manifest.splits[split].values
         has_labels = manifest.label is not None and manifest.splits[split].positives is not None
@@ -148,13 +143,8 @@ def raw_spec(manifest: Manifest) -> Spec:
     Raises DataError if the manifest does not have it.
     """
     if "dataset" not in manifest.config:
-        raise DataError(
-            Problem(
-                str(manifest.path),
-                "was not made from raw logs, so their format is not known",
-                "give data.path=, an encoded dataset",
-            )
-        )
+        rule = "was not made from raw logs, so their format is not known"
+        raise DataError(Problem(str(manifest.path), rule, "give data.path=, an encoded dataset"))
     crosses = manifest.config.get("encoding", {}).get("crosses")
     spec = read_spec(DatasetConfig(**manifest.config["dataset"]), crosses).without_unused_times()
     by_position = bool(manifest.config.get("input", {}).get("by_position"))

@@ -80,22 +80,12 @@ class ScoresFile:
         if path.is_file():
             before = read_record(path, Json, f"delete {self._folder}")
             if different := [key for key in identity if before.get(key) != identity[key]]:
-                raise DlrmError(
-                    Problem(
-                        str(self._folder),
-                        f"holds scores of an interrupted command with another {' and '.join(different)}",
-                        "repeat that one, or delete the folder",
-                    )
-                )
+                rule = f"holds scores of an interrupted command with another {' and '.join(different)}"
+                raise DlrmError(Problem(str(self._folder), rule, "repeat that one, or delete the folder"))
             return True
         if self._folder.is_dir() and any(self._folder.glob("[!.]*")):
-            raise DlrmError(
-                Problem(
-                    str(self._folder),
-                    f"is needed for the parts of {self.output}, but holds other files",
-                    "give another output",
-                )
-            )
+            rule = f"is needed for the parts of {self.output}, but holds other files"
+            raise DlrmError(Problem(str(self._folder), rule, "give another output"))
         shutil.rmtree(self._folder, ignore_errors=True)
         self._journal.create()
         write_json(path, identity)

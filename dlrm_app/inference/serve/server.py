@@ -104,13 +104,9 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise DlrmError(
-            Problem(
-                f"host={host} port={port}",
-                f"cannot be listened at ({error.strerror})",
-                "choose another port (0: any that is free), or a host that is this machine's",
-            )
-        ) from error
+        rule = f"cannot be listened at ({error.strerror})"
+        cure = "choose another port (0: any that is free), or a host that is this machine's"
+        raise DlrmError(Problem(f"host={host} port={port}", rule, cure)) from error
 
 
 def _announce(host: str, port: int, export: ServedExport, say: Say) -> None:

@@ -324,13 +324,9 @@ def _aws_profile(root: str, settings: Mapping[str, str]) -> dict[str, Any]:
 def refuse_change(path: str, before: Sequence[int | str], now: Sequence[int | str]) -> None:
     """Raises DataError if (bytes, …) of a file have changed."""
     if tuple(now) != tuple(before):
-        raise DataError(
-            Problem(
-                str(path),
-                f"changed while it was being read ({before[0]:,} bytes before, {now[0]:,} now)",
-                "delete the output and preprocess again once nothing writes to it",
-            )
-        )
+        rule = f"changed while it was being read ({before[0]:,} bytes before, {now[0]:,} now)"
+        cure = "delete the output and preprocess again once nothing writes to it"
+        raise DataError(Problem(str(path), rule, cure))
 
 
 def in_threads(act: Callable[[A], B], items: Sequence[A]) -> list[B]:

@@ -263,11 +263,9 @@ def refuse_if_too_large(entries: int, bytes_per_entry: int, memory_bytes: int) -
     """Raises ConfigError if ``entries`` values do not fit in ``memory_bytes``."""
     needed = entries * bytes_per_entry
     if needed > memory_bytes:
-        raise ConfigError(
-            Problem(
-                "the vocabularies",
-                f"hold {entries:,} values or more, which take {memory_text(needed)} of memory, more than "
-                f"memory_gib allows for them ({memory_text(memory_bytes)})",
-                "raise memory_gib, or encoding.min_count, or set encoding.top_k, or use encoding=hash",
-            )
+        rule = (
+            f"hold {entries:,} values or more, which take {memory_text(needed)} of memory, more than "
+            f"memory_gib allows for them ({memory_text(memory_bytes)})"
         )
+        cure = "raise memory_gib, or encoding.min_count, or set encoding.top_k, or use encoding=hash"
+        raise ConfigError(Problem("the vocabularies", rule, cure))

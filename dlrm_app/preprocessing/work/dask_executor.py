@@ -42,24 +42,16 @@ def open_cluster(address: str, output: Path) -> Iterator[Executor]:
     try:
         client = Client(address, timeout=ANSWER_SECONDS)
     except (OSError, ValueError) as error:
-        raise DlrmError(
-            Problem(
-                f"dask.address={address}",
-                f"has no Dask scheduler that answers within {ANSWER_SECONDS} s",
-                "start one with `dask scheduler`, and workers with `dask worker ADDRESS`",
-            )
-        ) from error
+        rule = f"has no Dask scheduler that answers within {ANSWER_SECONDS} s"
+        cure = "start one with `dask scheduler`, and workers with `dask worker ADDRESS`"
+        raise DlrmError(Problem(f"dask.address={address}", rule, cure)) from error
     with client:
         try:
             client.wait_for_workers(1, timeout=PATIENCE_SECONDS)
         except TimeoutError as error:
-            raise DlrmError(
-                Problem(
-                    f"the scheduler at {address}",
-                    f"has got no worker for {PATIENCE_SECONDS} s",
-                    f"start some with `dask worker {address}`",
-                )
-            ) from error
+            rule = f"has got no worker for {PATIENCE_SECONDS} s"
+            cure = f"start some with `dask worker {address}`"
+            raise DlrmError(Problem(f"the scheduler at {address}", rule, cure)) from error
         yield DaskExecutor(client, output)
 
 

@@ -58,13 +58,8 @@ def run_feed(task: Path, code: str, folder: Path, feed: Feed[Any]) -> list[Any]:
     refuse_fork()
     if code != own_code():
         cure = f"install the same on all, start it again, {REPEAT}"
-        raise DlrmError(
-            Problem(
-                f"process {os.getpid()} of {os.uname().nodename}",
-                "has another dlrm-app than the caller",
-                cure,
-            )
-        )
+        rule = "has another dlrm-app than the caller"
+        raise DlrmError(Problem(f"process {os.getpid()} of {os.uname().nodename}", rule, cure))
     if Path.cwd() != folder:
         os.chdir(folder)
     work = _read_pass(task)

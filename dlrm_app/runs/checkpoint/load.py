@@ -83,13 +83,8 @@ def await_file(path: Path) -> None:
     deadline = time.monotonic() + SECONDS_TO_APPEAR
     while not path.is_file():
         if time.monotonic() > deadline:
-            raise DataError(
-                Problem(
-                    str(path),
-                    f"is not visible on {platform.node()}, but on the first rank's machine",
-                    "give all machines the same folder",
-                )
-            )
+            rule = f"is not visible on {platform.node()}, but on the first rank's machine"
+            raise DataError(Problem(str(path), rule, "give all machines the same folder"))
         time.sleep(0.5)
 
 
@@ -260,13 +255,9 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool 
     trained = describe_trained(folder, marker, EMA if ema else MODEL)
     trained = replace(trained, held=held[0] if held else None)
     if ema and not keeps_ema(marker.config):
-        raise ConfigError(
-            Problem(
-                "ema=true",
-                f"needs an average of the dense weights, which {folder} does not have",
-                "leave ema=true out, or train with optimizer.dense.ema_decay=0.999",
-            )
-        )
+        rule = f"needs an average of the dense weights, which {folder} does not have"
+        cure = "leave ema=true out, or train with optimizer.dense.ema_decay=0.999"
+        raise ConfigError(Problem("ema=true", rule, cure))
     return trained
 
 

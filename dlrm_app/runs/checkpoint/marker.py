@@ -86,13 +86,9 @@ def read_marker(folder: Path) -> Marker:
     try:
         return _FORMAT.read(folder / MARKER)
     except (FileNotFoundError, IsADirectoryError) as error:  # a run that trains may delete it at any moment
-        raise DataError(
-            Problem(
-                str(folder),
-                "is neither a complete checkpoint nor a run folder that holds one",
-                "name a folder that dlrm-train wrote, once it has saved",
-            )
-        ) from error
+        rule = "is neither a complete checkpoint nor a run folder that holds one"
+        cure = "name a folder that dlrm-train wrote, once it has saved"
+        raise DataError(Problem(str(folder), rule, cure)) from error
 
 
 def verify_files(folder: Path, files: dict[str, tuple[int, str]]) -> None:

@@ -191,13 +191,8 @@ def other_run_problems(path: Path, resume: str) -> list[Problem]:
     holds_run = (path / "config.yaml").exists() or bool(list_checkpoints(checkpoints_of(path)))
     if not holds_run or _continues(path, resume):
         return []
-    return [
-        Problem(
-            f"output={path}",
-            "already holds a run",
-            "add resume=auto to continue it, or choose another folder",
-        )
-    ]
+    cure = "add resume=auto to continue it, or choose another folder"
+    return [Problem(f"output={path}", "already holds a run", cure)]
 
 
 def _continues(path: Path, resume: str) -> bool:

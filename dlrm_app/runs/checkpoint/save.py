@@ -111,8 +111,7 @@ def save_checkpoint(
         ranks.on_first(_complete, folder, replace(marker, files=files))
     except CheckpointException as error:  # DCP's: raised on every rank
         reasons = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
-        rule = f"could not be written: {reasons}{_room(folder)}"
-        raise SharedError(Problem(str(folder), rule)) from error
+        raise SharedError(Problem(str(folder), f"could not be written: {reasons}{_room(folder)}")) from error
     finally:
         if runtime.is_first or is_apart(folder, runtime):
             remove_partial(folder)
@@ -139,13 +138,9 @@ def _explained(folder: Path) -> Iterator[None]:
 def check_pieces(folder: Path, pieces: Pieces) -> None:
     """Raises DataError if a value is NaN or inf: such a checkpoint could not be resumed."""
     if bad := not_finite(pieces):
-        raise DataError(
-            Problem(
-                str(folder.name),
-                f"is not saved, because {listed(bad)} are not finite, the weights diverged",
-                f"lower the learning rates or set optimizer.dense.clip_norm; {resume_hint(folder.parent)}",
-            )
-        )
+        rule = f"is not saved, because {listed(bad)} are not finite, the weights diverged"
+        cure = f"lower the learning rates or set optimizer.dense.clip_norm; {resume_hint(folder.parent)}"
+        raise DataError(Problem(str(folder.name), rule, cure))
 
 
 def _room(folder: Path) -> str:

@@ -169,13 +169,8 @@ class TensorReader:
         try:
             return parse_index(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(
-                Problem(
-                    str(path),
-                    f"is not an index of a checkpoint ({error})",
-                    "take it from a copy, name another checkpoint, or use the dlrm-app that saved it",
-                )
-            ) from error
+            cure = "take it from a copy, name another checkpoint, or use the dlrm-app that saved it"
+            raise DataError(Problem(str(path), f"is not an index of a checkpoint ({error})", cure)) from error
 
     @torch.no_grad()
     def fill(self, pieces: Pieces) -> None:

@@ -262,13 +262,8 @@ def _disagreements(findings: Findings) -> list[Problem]:
     for name, split in findings.manifest.splits.items():
         positives = findings.positives[name]
         if split.positives is not None and positives != split.positives:
-            problems.append(
-                Problem(
-                    f"the {name} split",
-                    f"has {positives:,} positives, the manifest says {split.positives:,}",
-                    "preprocess again",
-                )
-            )
+            rule = f"has {positives:,} positives, the manifest says {split.positives:,}"
+            problems.append(Problem(f"the {name} split", rule, "preprocess again"))
         problems += _label_disagreements(findings, name)
         found, expected = findings.weights[name], split.weights.all if split.weights else 0.0
         if not math.isclose(found, expected, rel_tol=1e-6):
@@ -285,13 +280,8 @@ def _disagreements(findings: Findings) -> list[Problem]:
         )
         expected = round(column.missing_rate * rows)
         if missing != expected:
-            problems.append(
-                Problem(
-                    f"column {column.name}",
-                    f"is missing in {missing:,} of {rows:,} rows, the manifest says in {expected:,}",
-                    "preprocess again",
-                )
-            )
+            rule = f"is missing in {missing:,} of {rows:,} rows, the manifest says in {expected:,}"
+            problems.append(Problem(f"column {column.name}", rule, "preprocess again"))
     return problems
 
 

@@ -198,27 +198,21 @@ def _refuse_other_share(earlier: Earlier, dataset: Manifest) -> None:
     """Raises DataError if the ``earlier`` rows kept another share of negatives than the day's."""
     then, now = earlier.dataset.kept_share(earlier.split), dataset.kept_share("train")
     if then != now:
-        raise DataError(
-            Problem(
-                str(earlier.dataset.folder),
-                f"has kept {then:g} of the negatives, {dataset.folder} {now:g}, and rows that are learnt "
-                "together must be one sample",
-                "give the dataset.negatives_kept of the days before, or another output",
-            )
+        rule = (
+            f"has kept {then:g} of the negatives, {dataset.folder} {now:g}, and rows that are learnt "
+            "together must be one sample"
         )
+        cure = "give the dataset.negatives_kept of the days before, or another output"
+        raise DataError(Problem(str(earlier.dataset.folder), rule, cure))
 
 
 def _picked(earlier: Earlier, dataset: Manifest, day: date) -> Iterator[pa.Table]:
     """The ``earlier`` rows that ``day`` trains on, a table for each row group, with the ids of ``dataset``."""
     schema, manifest, share = _schema(dataset), earlier.dataset, earlier.share
     if names := _other_columns(manifest, dataset):
-        raise DataError(
-            Problem(
-                str(manifest.folder),
-                f"has other columns than {dataset.folder} ({listed(names)}), so no model can learn both",
-                "give the columns of the days before, or another output",
-            )
-        )
+        rule = f"has other columns than {dataset.folder} ({listed(names)}), so no model can learn both"
+        cure = "give the columns of the days before, or another output"
+        raise DataError(Problem(str(manifest.folder), rule, cure))
     _refuse_other_share(earlier, dataset)
     current_ids = {
         column.name: ids_known_on(dataset.folder, column, day_number(earlier.day.isoformat()))
