@@ -89,9 +89,7 @@ def shard_schema(
     other_labels: Iterable[str] = (),
     vectors: Iterable[VectorColumn] = (),
 ) -> pa.Schema:
-    """The columns of a shard. ``weight``, ``other_labels``: the names of their columns, which rows without a label do
-    not have.
-    """
+    """The columns of a shard. ``weight``, ``other_labels``: names of columns that rows without a label lack."""
     fields = [(label, pa.uint8())] if label else []
     fields += [(name, pa.float32()) for name in other_labels if label]
     fields += [(weight, pa.float32())] if label and weight else []

@@ -32,9 +32,7 @@ from dlrm_app.tables.vector_rows import VectorRows
 
 @dataclass(frozen=True)
 class VectorGrowth:
-    """The values that a file of vectors has: those that were known before, those of them with another vector, and new
-    ones.
-    """
+    """The values that a file of vectors has: known ones, those of them with another vector, and new ones."""
 
     known: int
     changed: int

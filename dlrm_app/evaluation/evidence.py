@@ -250,9 +250,7 @@ def _fire(passes: ForwardPasses, batches: EvalBatches, label: int) -> tuple[floa
 
 @torch.no_grad()
 def _weights(model: nn.Module, tables: Sequence[Table]) -> tuple[float | None, float | None]:
-    """(the largest root mean square of a linear layer's weights over that of fresh ones, the largest sampled
-    table weight).
-    """
+    """(the largest RMS of a linear layer's weights over that of fresh ones, the largest sampled table weight)."""
     growths = [
         float(layer.weight.double().square().mean().sqrt()) * math.sqrt(3 * layer.in_features)
         for layer in model.modules()

@@ -1,6 +1,4 @@
-"""The groups of GAUC are raw values: the keys of a kept column, or ids of a feature as long as few rows are
-in shared groups.
-"""
+"""The groups of GAUC are raw values: keys of a kept column, or ids of a feature if few rows share a group."""
 
 import numpy as np
 

@@ -85,9 +85,7 @@ def effective_numbers(metrics: Mapping[str, float]) -> tuple[float, float] | Non
 
 @dataclass(frozen=True)
 class TrainedSoFar:
-    """The training of a model until now: steps, rows, key of a learning rate → value, and the steps of the
-    whole run.
-    """
+    """A model's training until now: steps, rows, key of a learning rate → value, and the steps of the whole run."""
 
     steps: int
     rows: int

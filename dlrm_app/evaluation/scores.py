@@ -32,9 +32,7 @@ SMALLEST = 1e-12
 
 @dataclass(frozen=True)
 class GivenScores:
-    """``logits`` [R] float32 of all rows of a split, in its order, and the labels [R] from the same file, if
-    it has any.
-    """
+    """``logits`` [R] float32 of all rows of a split, in its order, and the same file's labels [R], if it has any."""
 
     path: str
     logits: torch.Tensor

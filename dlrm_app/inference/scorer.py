@@ -80,9 +80,7 @@ NO_SCORE = "has no score: the model computes nan, as it may of numbers that are 
 
 
 def unscored(logits: NDArray[np.float32]) -> NDArray[np.int64]:
-    """The places of the rows with a NaN among their ``logits`` [R], or [R, L]. They must be reported instead of a
-    score.
-    """
+    """The places of the rows with a NaN among their ``logits`` [R], or [R, L], to be reported instead of a score."""
     return np.flatnonzero(np.isnan(logits).any(axis=tuple(range(1, logits.ndim))))
 
 

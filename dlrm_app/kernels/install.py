@@ -63,9 +63,7 @@ def fits_libraries() -> bool:
 
 
 def replace_operators() -> None:
-    """Replaces fbgemm's lookups and updates by ours in the whole process; ours call fbgemm's for cases they
-    do not support.
-    """
+    """Replaces fbgemm's lookups and updates by ours in the whole process; ours call fbgemm's for other cases."""
     if _libraries:
         return
     from dlrm_app.kernels.lookups import make_lookup

@@ -27,9 +27,7 @@ _SAME, _zero = ir.VectorType(ir.IntType(32), _LANES), ir.IntType(32)(0)
 
 
 class DotInteraction(InteractionArch):
-    """torchrec's InteractionArch, compiled for vectors on the CPU; it computes in float32 there, also in a
-    bf16 step.
-    """
+    """torchrec's InteractionArch, compiled for the CPU's vectors; it computes in float32, also in a bf16 step."""
 
     def forward(self, dense_features: torch.Tensor, sparse_features: torch.Tensor) -> torch.Tensor:
         """([B, D], [B, F, D]) → [B, D + P]."""

@@ -46,9 +46,7 @@ def make_lookup(of_fbgemm: Untyped) -> Callable[..., Tensor]:
 
 
 def _is_ours(arguments: Untyped) -> bool:
-    """True if our operator supports the call and there are several threads:
-    int64 ids, sums or means without bag weights.
-    """
+    """True if our operator supports the call, with several threads: int64 ids, sums or means without bag weights."""
     weights, ids, pooling, bag_weights, output_type = (arguments[k] for k in (0, 5, 7, 8, 9))
     is_plain = bag_weights is None and pooling in _POOLINGS and output_type == SparseType.FP32.as_int()
     return torch.get_num_threads() > 1 and can_read(weights) and ids.dtype == torch.int64 and is_plain

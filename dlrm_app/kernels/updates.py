@@ -60,9 +60,7 @@ def make_update(rule: int, of_fbgemm: Untyped) -> Callable[..., None]:
 
 
 def _is_ours(rule: int, arguments: Untyped) -> bool:
-    """True if our operator supports the call: readable weights, int64 ids, no bag weights, no weight decay or
-    max norm.
-    """
+    """True if our operator supports it: readable weights, int64 ids, no bag weights, weight decay or max norm."""
     gradient, weights, ids, bag_weights = (arguments[k] for k in (0, 1, 8, 11))
     decay_and_max_norm = [*arguments[18:19], *arguments[20:21]] if rule == ROWWISE_ADAGRAD else []
     is_plain = gradient.dtype == torch.float32 and ids.dtype == torch.int64 and bag_weights is None

@@ -1,6 +1,4 @@
-"""Strings of an Arrow array → keys or numbers, by the rules of ``fields`` for text. Their bytes are parsed where they
-lie.
-"""
+"""Strings of an Arrow array → keys or numbers, by the rules of ``fields`` for text. The bytes are not copied."""
 
 from typing import NamedTuple
 

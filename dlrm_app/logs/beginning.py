@@ -96,9 +96,7 @@ def _quoted_values(name: str, text: Block, spec: Spec, cure: str) -> list[Proble
 
 
 def odd_first_line(fields: Sequence[str]) -> str | None:
-    """Describes a first line whose ``fields`` show that it is not a header: blank, a remark, Excel's sep=;. Otherwise
-    None.
-    """
+    """Describes a first line whose ``fields`` are not a header: blank, a remark, Excel's sep=;. Otherwise None."""
     first = fields[0].strip()
     if not any(field.strip() for field in fields):
         return "a blank line"

@@ -242,9 +242,7 @@ def parse_format(text, start, stop, column):  # type: ignore[no-untyped-def]  # 
 
 @njit_uncounted
 def parse_number(text, start, stop, kind):  # type: ignore[no-untyped-def]  # compiled
-    """Returns (a label, weight, dense value or time (seconds since 1970) as float64; its state). Outer blanks do not
-    count.
-    """
+    """Returns (a label, weight, dense value or time (seconds since 1970) as float64; its state). Trims blanks."""
     start, stop = trimmed(text, start, stop)
     if kind == LABEL:
         label, state = parse_label(text, start, stop)

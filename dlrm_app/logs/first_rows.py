@@ -38,9 +38,7 @@ UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds"
 
 
 def warn_of_odd_columns(files: Sequence[tuple[InputFile, Spec]]) -> None:
-    """Logs each column that looks padded, or whose times cannot be of its unit, with the first of ``files`` that shows
-    it.
-    """
+    """Logs each column that looks padded, or has times of another unit, with the first of ``files`` that shows it."""
     found: dict[str, str] = {}
     step = -(-len(files) // _FILES) or 1
     for source, spec in files[::step]:
@@ -83,9 +81,7 @@ def _faults(source: InputFile, spec: Spec) -> Iterator[tuple[str, str]]:
 
 
 def _rows(source: InputFile, spec: Spec) -> Iterator[RawColumns]:
-    """The first rows of ``source``; of a Parquet file those of its first pages, because decoding a row group takes
-    long.
-    """
+    """The first rows of ``source``; of a Parquet file its first pages, since decoding a row group takes long."""
     if source.format != "parquet":
         for unit in TextFeed(source, BEGINNING_BYTES, last=1).items():
             yield from open_cursor(unit, spec).rows(_ROWS, None)

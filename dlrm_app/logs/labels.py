@@ -91,9 +91,7 @@ def _setting_faults(values: Mapping[str, Any], before: Sequence[str], has_others
 
 
 def cure_of_lacking(spec: Spec, names: Collection[str], labels: bool | None, cures: Cures) -> str:
-    """What to add to the cure of a file whose columns are ``names``: rows to score may lack labels that are known
-    later.
-    """
+    """The addition to the cure of a file with columns ``names``: rows to score may lack labels."""
     lacking = [column.name for column in spec.other_labels if column.name not in names]
     if labels is not None or spec.label not in names or not lacking:
         return ""

@@ -30,9 +30,7 @@ class Vectors(NamedTuple):
 
 @dataclass(frozen=True)
 class VectorFile:
-    """The file ``path``, whose values are of ``kind`` (of sparse columns). ``key``: the setting that names it, in
-    messages.
-    """
+    """The file ``path``, with values of ``kind`` (of sparse columns). ``key``: the setting that names it."""
 
     path: str
     kind: str

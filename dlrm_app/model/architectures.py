@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     Builder = Callable[[ModelConfig, EmbeddingBagCollection, int, list[int], list[int]], nn.Module]
 NameAxes = Callable[[ModelConfig, Mapping[str, int], Names], dict[str, Axes]]
 ENTRY_POINTS = "dlrm_app.architectures"
-"""The group of entry points in which other packages name their architectures: the name, and the builder or
-its module.
-"""
+"""The entry points in which other packages name their architectures: the name, and the builder or its module."""
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,7 @@ def _fill(
     seed: int,
     generations: torch.Tensor | None,
 ) -> None:
-    """Draws whole blocks of rows, each from its own seed, and copies the part that overlaps ``part`` [rows,
-    columns].
-    """
+    """Draws blocks of rows, each from its own seed, and copies the part that overlaps ``part`` [rows, columns]."""
     num_rows, num_columns = part.shape
     last_row = first_row + num_rows
     blocks = range(first_row // BLOCK_ROWS, math.ceil(last_row / BLOCK_ROWS))

@@ -63,9 +63,7 @@ def _load(name: str, expected: str) -> str:
 
 
 def refuse_other_plugins(kind: str, plugins: Sequence[str], run: str) -> None:
-    """Raises ConfigError unless the architecture ``kind`` is there, from the file that ``run`` recorded among
-    its ``plugins``.
-    """
+    """Raises ConfigError unless architecture ``kind`` is there, from the file that ``run`` recorded in ``plugins``."""
     found = find_architecture(kind)
     recorded = {f"sha256:{digest}" for _, _, digest in (each.partition(_MARK) for each in plugins)}
     if found is not None and (found.origin is None or not recorded or found.origin in recorded):

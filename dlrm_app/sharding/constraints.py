@@ -122,9 +122,7 @@ def dense_kernel_tables(
 def dense_kernel_reason(
     settings: SparseSettings, kernels: Sequence[str] | None, device_type: str
 ) -> str | None:
-    """The reason why a table with these settings and ``kernels`` takes the dense kernel; None if it takes a
-    fused one.
-    """
+    """The reason why a table with these settings and ``kernels`` takes the dense kernel; None for a fused one."""
     optimizer = SPARSE_OPTIMIZERS[settings.kind]
     if settings.updated_rows == "all":
         return f"{settings.kind} with updated_rows=all is not fused"
@@ -152,9 +150,7 @@ def log_dense_kernel(
 def table_problems(
     tables: Sequence[Table], settings: SparseSettings, sharding: ShardingConfig, device_type: str
 ) -> list[Problem]:
-    """Problems: sparse optimizers that the device or the tables' own settings do not allow, one problem for
-    each cause.
-    """
+    """Problems: sparse optimizers that the device or the tables' own settings do not allow, one for each cause."""
     if unknown := choice_problems("optimizer.sparse.kind", settings.kind, tuple(SPARSE_OPTIMIZERS)):
         return unknown
     return by_cause((table.name, _table_problems(table, settings, sharding, device_type)) for table in tables)

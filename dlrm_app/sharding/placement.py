@@ -96,9 +96,7 @@ class Placement:
         return bool((self.loads <= self.limits[:, None]).all())
 
     def _nodes_for(self, option: Option) -> list[int] | None:
-        """Ranks for groups of shards that must share a node; each group goes to the node with the least load
-        afterwards.
-        """
+        """Ranks for groups of shards that must share a node; each group goes to the node with the least load then."""
         is_free = option.sharding_type == "table_column_wise"  # its shards may be in any order
         group = len(option.time) if is_free else self.cluster.devices_per_node
         ranks: list[int] = []
@@ -226,9 +224,7 @@ class _Exchange:
         self.limits = placement.limits.copy()
 
     def lower(self, which: int) -> None:
-        """Exchanges pieces of the fullest group with other groups, while that lowers the larger of both
-        groups' loads.
-        """
+        """Exchanges pieces of the fullest group with other groups while that lowers the larger of the two loads."""
         num_pairs = 0
         for _ in range(MAX_EXCHANGES):
             fullest = int(self.loads[which].argmax())

@@ -161,9 +161,7 @@ def can_fit(work: Workload, cluster: Cluster) -> bool:
 
 
 def explain_misfit(work: Workload, cluster: Cluster) -> str:
-    """The error message: needed and available memory, the largest tables, and each cure that the planner
-    found to work.
-    """
+    """The error message: needed and available memory, the largest tables, and each cure that was found to work."""
     options = estimate_options(work, cluster)
     smallest = [min(of_table, key=lambda option: float(option.device.sum())) for of_table in options.values()]
     needed = np.sum([option.memory.sum(0) for option in smallest], axis=0)
@@ -276,9 +274,7 @@ def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
 
 
 def _cached(work: Workload, share: float, cluster: Cluster) -> Cure:
-    """The cure that keeps weights in host memory, with a cache for ``share`` of their rows, for tables that
-    do not fit.
-    """
+    """The cure of weights in host memory, with a cache for ``share`` of their rows, for tables that do not fit."""
     tables = work.sharding.tables
     constraints = {"kernels": ["fused", "fused_uvm_caching"], "cache_load_factor": share}
     sharding = replace(work.sharding, tables={**tables, "*": {**(tables.get("*") or {}), **constraints}})

@@ -138,9 +138,7 @@ def without_weights(features: KeyedJaggedTensor) -> KeyedJaggedTensor:
 
 
 def _divide(pooled: KeyedTensor, divisor: torch.Tensor, runs: Sequence[tuple[int, int]]) -> KeyedTensor:
-    """Divides the vectors of ``pooled`` [B, widths] by ``divisor`` [B, keys], through a view for each run of
-    equal widths.
-    """
+    """Divides the vectors of ``pooled`` [B, widths] by ``divisor`` [B, keys]: one view for each run of equal widths."""
     vectors = torch.split(pooled.values(), [keys * width for keys, width in runs], dim=1)
     divisors = torch.split(divisor, [keys for keys, _ in runs], dim=1)
     divided = [
@@ -202,18 +200,14 @@ def _keep_empty_tables_apart(part: BaseBatchedEmbeddingBag[Any] | BaseBatchedEmb
 
 
 class AnyShardingSharder(EmbeddingBagCollectionSharder):
-    """Offers every sharding type on every device. torchrec offers row-wise types only on CUDA, but they work
-    with gloo too.
-    """
+    """Offers every sharding type on every device: row-wise types, which torchrec has for CUDA, work with gloo."""
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         """Every type that an EmbeddingBagCollection can be sharded by."""
         return [kind.value for kind in ShardingType]
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
-        """torchrec's kernels without those that are not supported here, and the dense one, which works with
-        every type.
-        """
+        """torchrec's kernels, except those not supported here, and the dense one, which works with every type."""
         return _supported(super().compute_kernels(sharding_type, compute_device_type))
 
     def shard(

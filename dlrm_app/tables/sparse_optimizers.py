@@ -99,9 +99,7 @@ def adam(weights: Tensor, gradient: Tensor, state: State, step: float, settings:
 
 
 def lamb(weights: Tensor, gradient: Tensor, state: State, step: float, settings: SparseSettings) -> Tensor:
-    """Adam's direction, scaled to the norm of the row's weights (You et al.
-    2020, arXiv:1904.00962, a row as a layer).
-    """
+    """Adam's direction, scaled to the norm of the row's weights (You et al. 2020, arXiv:1904.00962; layer = row)."""
     direction = adam(weights, gradient, state, step, settings)
     return direction * (weights.norm(dim=1, keepdim=True) / direction.norm(dim=1, keepdim=True))
 

@@ -41,9 +41,7 @@ class Table:
     pooling_factors: tuple[float, ...] = ()
     """The ids a row that each feature is expected to hold; empty if unknown."""
     precision_by: str | None = None
-    """The origin of ``data_type``: a pattern of tables.data_types, "" for the
-    table's spec, None for tables.data_type.
-    """
+    """The origin of ``data_type``: a pattern of tables.data_types, "" for the spec, None for tables.data_type."""
     init_from: str | None = None
     """A file of initial vectors by raw value."""
     vectors: VectorRows | None = None

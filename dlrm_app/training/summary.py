@@ -103,9 +103,7 @@ def _weighed(metrics: Mapping[str, float]) -> str:
 
 
 def log_judgement(title: str, judgement: Judgement) -> None:
-    """Logs a verdict that is not good, or has a cause: a warning with the likely causes, or one line if it is
-    undecided.
-    """
+    """Logs a verdict that is not good or has a cause: a warning with likely causes, or one line if undecided."""
     if judgement.verdict == LEARNT and not judgement.causes:
         return
     is_early = [cause.name for cause in judgement.causes] == [TOO_EARLY]

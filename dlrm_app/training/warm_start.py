@@ -80,9 +80,7 @@ def check_resumable(
 
 
 def other_values(keys: Sequence[str], config: TrainConfig, saved: TrainConfig, folder: Path) -> list[Problem]:
-    """Problems: the ``keys`` in which ``config`` differs from ``saved``, the configuration of the checkpoint
-    ``folder``.
-    """
+    """Problems: the ``keys`` in which ``config`` differs from ``saved``, that of the checkpoint ``folder``."""
     return [
         Problem(key, f"is {now}, in {folder} {then}", f"give {key}={as_typed(then)}")
         for key in keys

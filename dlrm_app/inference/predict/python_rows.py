@@ -77,9 +77,7 @@ def _is_streamed(rows: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Python's values of an array, a tensor or a number. NumPy's times stay: of nanoseconds it would make whole
-    numbers.
-    """
+    """Python's values of an array, a tensor or a number. NumPy's times stay: nanoseconds would become numbers."""
     if str(getattr(value, "dtype", "")).endswith("[ns]"):
         return list(value) if np.ndim(value) else value
     return value.tolist() if hasattr(value, "tolist") else value

@@ -46,8 +46,7 @@ class InputFile:
     format: str
     """text, gzip, zstd or parquet, by the first bytes."""
     partition: dict[str, str | None] = field(default_factory=dict, hash=False)
-    """Key → value of all rows: from the folders, such as ``dt`` of clicks/dt=2026-11-22/part-0, or from a lake table.
-    """
+    """Key → value of all rows: from folders, such as ``dt`` of clicks/dt=2026-11-22/part-0, or from a lake table."""
     tag: str = ""
     """The version of an object of a store: the tag and the date that the store reports."""
     is_of_table: bool = False

@@ -18,8 +18,7 @@ from dlrm_app.records import read_record
 from dlrm_app.stores.parts import bring_ranges
 
 PART_BYTES = 1 << 20
-"""The bytes of a part: large enough that 16 requests at a time are as fast as a disk, and small beside a rank's rows.
-"""
+"""The bytes of a part: with 16 requests at a time as fast as a disk, and small beside a rank's rows."""
 Range = tuple[int, int]
 """Begin and end, in bytes."""
 

@@ -255,9 +255,7 @@ def _as_in_the_first(
 
 
 def _first_bad_byte(text: bytes, source: InputFile, first: InputFile) -> str:
-    """The first byte of ``text`` that is not UTF-8, with its line, and its file if it is not the first; empty if all
-    are.
-    """
+    """The first byte of ``text`` that is not UTF-8, its line, and its file if not the first; empty if none is."""
     try:
         text.decode()
     except UnicodeDecodeError as error:

@@ -41,9 +41,7 @@ def all_fit(pattern: str, values: Iterable[str]) -> bool:
 
 
 def form_of(path: str, lines: Sequence[str], others: Sequence[str] = ()) -> TextForm:
-    """The form of the text with ``lines``, and of other files with ``others``. Raises ConfigError for one that is not
-    read.
-    """
+    """The form of the text with ``lines``, and of ``others`` of other files. Raises ConfigError for unread ones."""
     refuse_if(_odd_lines(path, lines))
     found, every_line = _fitting(lines[:_LINES], path), [*lines, *others]
     delimiter = found[0] if len(found) == 1 else max(found, key=lambda each: _fit(every_line, each)[0])

@@ -118,9 +118,7 @@ class Source:
         lists: DrawnLists | None,
         shown: NDArray[np.int64] | None,
     ) -> Iterator[list[bytes]]:
-        """The fields after the ids, in the order of the lines: order, last and bought items, counts, item shown,
-        weight.
-        """
+        """The fields after the ids, in their order: order, last and bought items, counts, item shown, weight."""
         if orders is not None:
             known = zip(orders.labels.tolist(), orders.are_known.tolist(), strict=True)
             yield [b"%d" % order if is_known else b"" for order, is_known in known]
