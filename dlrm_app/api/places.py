@@ -121,6 +121,5 @@ def _share_no_disk(num_ranks: object, environment: Mapping[str, str]) -> bool:
 
 def _on_machines(url: str) -> ConfigError:
     rule = "is worked on by the ranks of one machine, and these are on several"
-    return ConfigError(
-        Problem(f"output={url}", rule, "start it on one machine, or give a folder that all share")
-    )
+    cure = "start it on one machine, or give a folder that all share"
+    return ConfigError(Problem(f"output={url}", rule, cure))

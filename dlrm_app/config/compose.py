@@ -154,8 +154,7 @@ def resolved(tree: DictConfig) -> dict[str, object]:
     try:
         plain = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(
-            Problem(str(error.full_key), f"cannot be resolved: {str(error).splitlines()[0]}")
-        ) from error
+        rule = f"cannot be resolved: {str(error).splitlines()[0]}"
+        raise ConfigError(Problem(str(error.full_key), rule)) from error
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}

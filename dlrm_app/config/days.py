@@ -94,9 +94,8 @@ class DaysSettings(Section):
     def rules(self) -> Iterator[Problem]:
         if self.on_held is not None and not self.command_on_held:
             rule = "must be a command: words as in a shell, or a list of texts"
-            yield Problem(
-                "on_held", rule, "as 'mail -s held ops@example.com', or [notify, --page]", self.on_held
-            )
+            cure = "as 'mail -s held ops@example.com', or [notify, --page]"
+            yield Problem("on_held", rule, cure, self.on_held)
         for key, day in [("from", self.from_), ("to", self.to), *(("accept", day) for day in self.accept)]:
             if day and _date(day) is None:
                 yield Problem(key, "must be a date such as 2026-11-01, yesterday or today", value=day)

@@ -97,9 +97,8 @@ def unknown_key(key: str, schema: object) -> Problem:
     near += [last_words[each] for each in difflib.get_close_matches(key.split(".")[-1], last_words, n=1)]
     if (usual := COMMON_NAMES.get(key.replace("_", ""))) in keys:
         near = [str(usual)]
-    return Problem(
-        key, "is not a known key", f"did you mean {near[0]}?" if near else "see --help for the keys"
-    )
+    rule = "is not a known key"
+    return Problem(key, rule, f"did you mean {near[0]}?" if near else "see --help for the keys")
 
 
 def required(key: str) -> Problem:

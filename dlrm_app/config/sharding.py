@@ -104,9 +104,8 @@ class TopologyConfig(Section):
     def rules(self) -> Iterator[Problem]:
         ranks = (self.nodes or 1) * (self.devices_per_node or 1)
         if ranks > MAX_RANKS:
-            yield Problem(
-                "nodes", f"× topology.devices_per_node must be at most {MAX_RANKS:,} ranks, got {ranks:,}"
-            )
+            rule = f"× topology.devices_per_node must be at most {MAX_RANKS:,} ranks, got {ranks:,}"
+            yield Problem("nodes", rule)
         needed = ("nodes", "devices_per_node", "device", "memory_gib")
         missing = [f"topology.{key}" for key in needed if getattr(self, key) is None]
         if self.is_described and missing:

@@ -250,12 +250,8 @@ def read_saved_config(values: Json, folder: Path) -> TrainConfig:
     problems: list[Problem] = []
     config = build(TrainConfig, values, problems)
     if config is None or problems:
-        raise DataError(
-            Problem(
-                str(folder), "has the configuration of another version", "use the dlrm-app that saved it"
-            ),
-            *problems,
-        )
+        cure = "use the dlrm-app that saved it"
+        raise DataError(Problem(str(folder), "has the configuration of another version", cure), *problems)
     return config
 
 

@@ -165,9 +165,8 @@ def _sparse_problems(
     elif relation.kind == "older":
         again = known["lineage"]["given_again"].get(name)
         if again is not None and day_number(again) > relation.day:
-            yield Problem(
-                name, f"has a vocabulary whose ids were given to other values since, on day {again}"
-            )
+            rule = f"has a vocabulary whose ids were given to other values since, on day {again}"
+            yield Problem(name, rule)
 
 
 def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[Problem]:

@@ -137,9 +137,8 @@ def has_gpu(driver: Driver | None, root: Path = Path("/")) -> bool:
             return True
         cause = f"torch sees no GPU: {driver.fault or _why_no_gpu()}. dlrm-doctor says what to do"
     cure = "to compute on the CPU, hide the GPUs: CUDA_VISIBLE_DEVICES="
-    raise ConfigError(
-        Problem("the GPU", f"of the NVIDIA driver {driver} cannot be used, because {cause}", cure)
-    )
+    rule = f"of the NVIDIA driver {driver} cannot be used, because {cause}"
+    raise ConfigError(Problem("the GPU", rule, cure))
 
 
 def visible_gpus() -> list[str]:

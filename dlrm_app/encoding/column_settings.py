@@ -156,11 +156,8 @@ def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[Problem]:
     """Problems of ``encoding.shared``, which may be null, or lists of columns of one kind."""
     groups, names = encoding.shared or [], [column.name for column in spec.sparse]
     if not (isinstance(groups, list) and all(isinstance(group, list) and len(group) > 1 for group in groups)):
-        return [
-            Problem(
-                "encoding.shared", "must hold lists of columns, such as [[item, last_items]]", value=groups
-            )
-        ]
+        rule = "must hold lists of columns, such as [[item, last_items]]"
+        return [Problem("encoding.shared", rule, value=groups)]
     if problems := _name_problems("encoding.shared", [name for group in groups for name in group], names):
         return problems
     settings = [per_column(s, names) for s in (encoding.top_k, encoding.min_count, encoding.num_embeddings)]

@@ -170,8 +170,7 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> GivenScores
         )
         raise DataError(Problem(f"scores={path}", f"cannot be used ({reason})", cure)) from error
     if not ((scores >= 0) & (scores <= 1)).all():  # refuses NaN too
-        raise DataError(
-            Problem(f"scores={path}", "must hold probabilities, from 0 to 1, in the column score")
-        )
+        rule = "must hold probabilities, from 0 to 1, in the column score"
+        raise DataError(Problem(f"scores={path}", rule))
     p = np.clip(scores, SMALLEST, 1 - SMALLEST)
     return GivenScores(path, torch.from_numpy(np.log(p / (1 - p)).astype(np.float32)), labels, places)

@@ -36,11 +36,8 @@ def check_export(config: ExportConfig) -> None:
     if config.output:
         problems += output_problems("output", Path(config.output), is_folder=True, is_new=True)
     if num_started() > 1:
-        problems.append(
-            Problem(
-                "dlrm-export", "is one process for any number of training ranks", "start it without torchrun"
-            )
-        )
+        cure = "start it without torchrun"
+        problems.append(Problem("dlrm-export", "is one process for any number of training ranks", cure))
 
     def look_at_exports() -> None:
         if base := config.since or config.base:
@@ -126,9 +123,8 @@ def check_serve(config: ServeConfig) -> None:
     lacking = [name for name in ("starlette", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if lacking:
         names = ", ".join(lacking)
-        problems.append(
-            Problem("dlrm-serve", f"needs {names}, which this Python lacks", install_command("serve"))
-        )
+        rule = f"needs {names}, which this Python lacks"
+        problems.append(Problem("dlrm-serve", rule, install_command("serve")))
     if path and not is_export(Path(path)):
         cure = "make one with dlrm-export checkpoint=RUN output=EXPORT, then model=EXPORT"
         problems.append(Problem(f"model={path}", "is not an export", cure))

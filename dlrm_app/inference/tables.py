@@ -76,9 +76,8 @@ def refuse_unfit(blocks: Iterable[torch.Tensor], table: Table, kind: str) -> Ite
                 raise DataError(Problem(f"table {table.name}", f"has nan or inf in row {number:,}", cure))
             low, high = row.min(), row.max()
             rule = f"has rows that {kind} cannot hold: row {number:,} goes from {low:.4g} to {high:.4g}"
-            raise DataError(
-                Problem(f"table {table.name}", rule, f"use quantize_tables={{{table.name}: fp32}}")
-            )
+            cure = f"use quantize_tables={{{table.name}: fp32}}"
+            raise DataError(Problem(f"table {table.name}", rule, cure))
         yield block
         first += len(block)
 

@@ -123,10 +123,8 @@ def _element_weight_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Ru
     is_named = isinstance(weights_of, str) if is_weight else weights_of is None
     yield is_named, Problem("weights_of", rule, "give both, or neither")
     own = [key for key in ("kind", "first", "last") if entry.get(key) is not None]
-    yield (
-        not (is_weight and own),
-        Problem(listed(own), "is taken from the list that the column weighs", "leave it out"),
-    )
+    rule = "is taken from the list that the column weighs"
+    yield (not (is_weight and own), Problem(listed(own), rule, "leave it out"))
 
 
 def _format_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
@@ -145,7 +143,5 @@ def _vector_rules(entry: Mapping[str, Any], config: DatasetConfig) -> Rules:
     own = [key for key in ("kind", "first", "last") if is_vector and entry.get(key) is not None]
     yield not own, Problem(listed(own), f"is not a key of a column with role: {VECTOR}", "leave it out")
     is_free = not is_vector or entry.get("separator") is not None or config.delimiter != " "
-    yield (
-        is_free,
-        Problem("separator", "is needed where columns are delimited by a blank", "give another character"),
-    )
+    cure = "give another character"
+    yield (is_free, Problem("separator", "is needed where columns are delimited by a blank", cure))

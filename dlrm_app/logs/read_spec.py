@@ -209,13 +209,11 @@ def _whole_faults(columns: list[LogColumn], label: str | None) -> list[Problem]:
         faults.append(Problem("dataset.columns", f"gives {both} the role label", cure))
     if len(weights) > 1:
         rule = f"gives {' and '.join(weights)} the role weight, and a row has one weight"
-        faults.append(
-            Problem("dataset.columns", rule, "give the others role: ignore, or write their product")
-        )
+        cure = "give the others role: ignore, or write their product"
+        faults.append(Problem("dataset.columns", rule, cure))
     if label and label not in labels:
-        faults.append(
-            Problem("dataset.label", f"must be a column with the role label, {listed(labels)}", value=label)
-        )
+        rule = f"must be a column with the role label, {listed(labels)}"
+        faults.append(Problem("dataset.label", rule, value=label))
     return faults + [
         Problem("dataset.columns", f"has a column {name!r}, and a column also names a file", _FILE_NAME)
         for name in names

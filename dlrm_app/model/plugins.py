@@ -36,9 +36,8 @@ def _load(name: str, expected: str) -> str:
     digest = checksum(path)
     if expected and digest != f"sha256:{expected}":
         rule = f"names a file that has changed: it is {digest} now"
-        raise ConfigError(
-            Problem(_KEY, rule, "give the file that the run was made with", f"{name}{_MARK}{expected}")
-        )
+        cure = "give the file that the run was made with"
+        raise ConfigError(Problem(_KEY, rule, cure, f"{name}{_MARK}{expected}"))
     module_name = f"dlrm_plugin_{path.stem}_{digest.removeprefix('sha256:')[:16]}"
     if module_name not in sys.modules:
         spec = importlib.util.spec_from_file_location(module_name, path)
@@ -56,9 +55,8 @@ def _load(name: str, expected: str) -> str:
                 if frame.filename == str(path)
             ]
             place = f"{name}:{lines[-1]}" if lines else name
-            raise ConfigError(
-                Problem(_KEY, f"has a file that fails, {place}: {type(error).__name__}: {error}")
-            ) from error
+            rule = f"has a file that fails, {place}: {type(error).__name__}: {error}"
+            raise ConfigError(Problem(_KEY, rule)) from error
     return f"{name}@{digest}"
 
 

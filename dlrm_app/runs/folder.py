@@ -180,9 +180,8 @@ def _held_folder(output: str | None, resume: str) -> Iterator[str]:
             is_restart = os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and resume == "auto"
             stack.enter_context(held_lock(path / ".lock", refusal, LEASE_SECONDS if is_restart else 0.0))
         except OSError as error:
-            raise DlrmError(
-                Problem(f"output={output or RUNS}", f"cannot be written ({error.strerror})")
-            ) from error
+            rule = f"cannot be written ({error.strerror})"
+            raise DlrmError(Problem(f"output={output or RUNS}", rule)) from error
         restore_replaced(checkpoints_of(path))
         refuse_if(other_run_problems(path, resume))
         yield portable(path)

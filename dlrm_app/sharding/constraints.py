@@ -191,11 +191,8 @@ def _data_type_problems(
 ) -> list[Problem]:
     """Reasons why ``table`` cannot be trained in its data_type. ``wants_rounding``: stochastic_rounding is set."""
     if table.data_type == "bf16":
-        return [
-            Problem(
-                "data_type", "bf16 is not trained by fbgemm, on CPU or CUDA", "use data_type fp16 or fp32"
-            )
-        ]
+        cure = "use data_type fp16 or fp32"
+        return [Problem("data_type", "bf16 is not trained by fbgemm, on CPU or CUDA", cure)]
     if table.data_type == "fp32":
         return []
     if not is_fused:

@@ -233,10 +233,8 @@ def kept_folder(
             for mirror in mirrors[1:]:
                 mirror.end()
         except DlrmError as error:
-            cure = "run the same command again: it sends the rest"
-            problem = Problem(
-                f"output={kept.stored}", "is complete on this machine, and not in the store", cure
-            )
+            rule = "is complete on this machine, and not in the store"
+            problem = Problem(f"output={kept.stored}", rule, "run the same command again: it sends the rest")
             raise DlrmError(problem, *error.problems) from error
 
 

@@ -119,9 +119,8 @@ def _given_specs(
     """The specs of ``config``, or those that it makes of the dataset. Raises ConfigError if there are none."""
     if not config.from_dataset:
         if not config.specs:
-            raise ConfigError(
-                Problem("tables.specs", "is empty", "give at least one table, or choose tables=dataset")
-            )
+            cure = "give at least one table, or choose tables=dataset"
+            raise ConfigError(Problem("tables.specs", "is empty", cure))
         return config.specs
     if config.specs:
         raise ConfigError(
@@ -134,9 +133,8 @@ def _given_specs(
     if specs := _specs_of_dataset(config, feature_rows, groups, weighted):
         return specs
     rule = "finds no sparse column in the dataset to make a table for"
-    raise ConfigError(
-        Problem("tables.from_dataset", rule, "preprocess with one, or with dense.bucket_columns=all")
-    )
+    cure = "preprocess with one, or with dense.bucket_columns=all"
+    raise ConfigError(Problem("tables.from_dataset", rule, cure))
 
 
 def _with_vectors(table: Table, vectors: Mapping[str, VectorRows]) -> Table:

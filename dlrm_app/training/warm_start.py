@@ -91,9 +91,8 @@ def other_values(keys: Sequence[str], config: TrainConfig, saved: TrainConfig, f
 def _changed_tables(previous: TrainedModel, tables: Sequence[Table]) -> list[Problem]:
     ordered = in_order(tables, previous.order)
     if unmatched := sorted({table.name for table in previous.tables} ^ {table.name for table in ordered}):
-        return [
-            Problem("tables", f"differ: {listed(unmatched)} are not in both, this run and {previous.folder}")
-        ]
+        rule = f"differ: {listed(unmatched)} are not in both, this run and {previous.folder}"
+        return [Problem("tables", rule)]
     return other_tables(("rows", "dim", "pooling", "features"), ordered, previous)
 
 

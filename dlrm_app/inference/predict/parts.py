@@ -182,11 +182,8 @@ class RawParts:
         refuse_other_types(*zip(*self._files, strict=True))
         mixed = {spec.label is not None for _, spec in self._files}
         if len(mixed) > 1:
-            raise ConfigError(
-                Problem(
-                    "input", "has files with a label column and files without one", "score them separately"
-                )
-            )
+            cure = "score them separately"
+            raise ConfigError(Problem("input", "has files with a label column and files without one", cure))
         self.identity = {
             "files": [[source.path, *source.version] for source, _ in self._files],
             "columns": manifest.fingerprint(),

@@ -91,11 +91,8 @@ def _walk(top: str) -> Iterator[str]:
 def _walk_on(folder: str, above: frozenset[_Identity]) -> Iterator[str]:
     if (identity := _identity(Path(folder))) in above:
         target = Path(folder).resolve()
-        raise ConfigError(
-            Problem(
-                str(folder), f"is a link to {target}, a folder above it", "remove it, or name what to read"
-            )
-        )
+        cure = "remove it, or name what to read"
+        raise ConfigError(Problem(str(folder), f"is a link to {target}, a folder above it", cure))
     try:
         with os.scandir(folder) as entries:
             found = [(entry.name, entry.is_dir()) for entry in entries]

@@ -228,9 +228,8 @@ def _parsed(key: str, name: str) -> _LakeTable:
     kind, _, rest = name.partition("://")
     place, _, query = rest.partition("?")
     if find_spec(_PACKAGE[kind]) is None:
-        raise ConfigError(
-            Problem(f"{key}={name}", f"needs the package {_PACKAGE[kind]}", install_command(kind))
-        )
+        rule = f"needs the package {_PACKAGE[kind]}"
+        raise ConfigError(Problem(f"{key}={name}", rule, install_command(kind)))
     words = [_WORD.fullmatch(text) for text in filter(None, query.split("&"))]
     filters = [(unquote(word[1]), word[2], unquote(word[3])) for word in words if word is not None]
     versions = [each for each in filters if each[0] == _VERSION[kind]]

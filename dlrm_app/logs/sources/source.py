@@ -268,6 +268,5 @@ def explained_damage(source: InputFile) -> Iterator[None]:
             fault = f"is cut short, or other bytes follow its {source.format} data"
         else:
             fault = f"is damaged: {reason}"
-        raise DamagedFileError(
-            Problem(source.path, fault, "copy or download it again"), source.index
-        ) from error
+        cure = "copy or download it again"
+        raise DamagedFileError(Problem(source.path, fault, cure), source.index) from error

@@ -302,9 +302,8 @@ def _aws_profile(root: str, settings: Mapping[str, str]) -> dict[str, Any]:
         from botocore.session import Session
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
-        raise DataError(
-            Problem(root, "needs boto3, which is missing, to read ~/.aws", install_command("s3"))
-        ) from error
+        rule = "needs boto3, which is missing, to read ~/.aws"
+        raise DataError(Problem(root, rule, install_command("s3"))) from error
     session = Session()
     try:
         profile = session.get_scoped_config()

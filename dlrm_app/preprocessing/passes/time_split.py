@@ -184,9 +184,8 @@ def _empty_problems(
     """A problem if the split from row ``before`` to ``stop`` is empty, or leaves nothing before it."""
     if before == stop:
         latest = f"the latest {column} before it is {moment_text(rows.time_of(stop - 1))}" if stop else ""
-        return [
-            Problem(key, f"gives the {name} split no rows: {latest}".rstrip(": "), "give an earlier moment")
-        ]
+        cure = "give an earlier moment"
+        return [Problem(key, f"gives the {name} split no rows: {latest}".rstrip(": "), cure)]
     if before == 0:
         since = moment_text(rows.time_of(0))
         fault = (

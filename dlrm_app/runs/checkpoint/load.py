@@ -120,9 +120,8 @@ def load_tensors(
             or name in moved
             or _fits(entry.size, tensor.size(), may_grow and table_name(name) is not None)
         ):
-            problems.append(
-                Problem(name, f"has size {tuple(entry.size)} in it, the model wants {tuple(tensor.size())}")
-            )
+            rule = f"has size {tuple(entry.size)} in it, the model wants {tuple(tensor.size())}"
+            problems.append(Problem(name, rule))
     if problems:
         cure = "give the settings that it was saved with (config.yaml has them), or start a new run"
         summary = Problem(str(reader.folder), "is of another model or optimizer", cure)

@@ -107,11 +107,8 @@ def choose_checkpoint(path: Path, which: str) -> Path:
         return newest[0] if newest else path
     if best := best_first(newest):
         return best[0]
-    raise DataError(
-        Problem(
-            str(path), "has no checkpoint that was evaluated on val, so none is the best", "use which=newest"
-        )
-    )
+    rule = "has no checkpoint that was evaluated on val, so none is the best"
+    raise DataError(Problem(str(path), rule, "use which=newest"))
 
 
 def hold_checkpoint(path: Path, which: str) -> tuple[Path, SharedLock | None]:

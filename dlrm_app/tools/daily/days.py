@@ -169,10 +169,8 @@ def _refuse_log(config: DaysConfig) -> None:
     settings = composed_json("preprocess", sample_settings(config)["preprocess"])
     columns, problems = settings["dataset"]["columns"], []
     if not any(column["role"] == "label" for column in columns):
-        rule = "has no column with the role label"
-        problems.append(
-            Problem(f"dataset={config.dataset}", rule, "give the one that tells clicks this role")
-        )
+        cure = "give the one that tells clicks this role"
+        problems.append(Problem(f"dataset={config.dataset}", "has no column with the role label", cure))
     if settings["sampling"]["negatives"] is not None:
         rule = "samples the rows to train on alone, and dlrm-days learns the rows held back on the next day"
         cure = "sample the log before, all rows alike, and give dataset.negatives_kept in its YAML"
