@@ -17,7 +17,8 @@ from dlrm_app.result import Result
 from dlrm_app.typed import words_of
 
 if TYPE_CHECKING:
-    from dlrm_app.config.datasets import CheckConfig, PreprocessConfig
+    from dlrm_app.config.check import CheckConfig
+    from dlrm_app.config.datasets import PreprocessConfig
     from dlrm_app.config.days import DaysConfig
     from dlrm_app.config.doctor import DoctorConfig
     from dlrm_app.config.evaluate import EvaluateConfig
@@ -66,7 +67,7 @@ def _preprocess() -> "Command[PreprocessConfig]":
 
 
 def _check() -> "Command[CheckConfig]":
-    from dlrm_app.config.datasets import CheckConfig
+    from dlrm_app.config.check import CheckConfig
 
     def load() -> "Job[CheckConfig]":
         from dlrm_app.tools.checking.check_dataset import check_dataset, conclude

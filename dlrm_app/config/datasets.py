@@ -1,7 +1,4 @@
-"""The configurations of the commands that make or check datasets: dlrm-preprocess, dlrm-check, dlrm-generate.
-
-Values and their explanations are in conf/<command>.yaml.
-"""
+"""The configuration of dlrm-preprocess. Values and their explanations are in conf/preprocess.yaml."""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 from msgspec import Meta
 
-from dlrm_app.config.schema import REQUIRED, DatasetPathConfig, RejectsConfig, Section, required
+from dlrm_app.config.schema import REQUIRED, RejectsConfig, Section, required
 from dlrm_app.config.values import (
     SPLITS,
     Minutes,
@@ -345,21 +342,3 @@ class PreprocessConfig(Section):
             cure = "Dask's workers have their own numbers of threads"
             yield from self.needless("threads", rule="is for executor=local", cure=cure)
         yield from self.dask.executor_rules(self.executor)
-
-
-@dataclass(slots=True)
-class CheckConfig(Section):
-    data: DatasetPathConfig = field(default_factory=DatasetPathConfig)
-    input: Any = None
-    output: Annotated[str, Meta(pattern=r"\.yaml$")] | None = None
-    threads: Threads | None = None
-    memory_gib: Annotated[float, Meta(ge=0.01, le=1 << 20)] = REQUIRED
-
-    def rules(self) -> Iterator[Problem]:
-        if (self.data.path is None) == (self.input is None):
-            cure = "give either data.path=DATASET, or input=FILES, raw logs"
-            yield Problem("data.path", "or input must name what to check", cure)
-        yield from file_problems("input", self.input)
-        if self.input is None:
-            rule = "is for raw logs (input=), whose description is written there"
-            yield from self.needless("output", rule=rule)

@@ -30,6 +30,11 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def bounds(self) -> str:
+        """``0.71234 to 0.72345``; a dash for undefined bounds."""
+        return NONE if math.isnan(self.low) else f"{self.low:.5f} to {self.high:.5f}"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -274,7 +279,7 @@ class EvaluationResult(Result):
                         f"{each.rows:,}",
                         f"{each.clicks:,}",
                         fixed(each.auc.value, 5),
-                        NONE if math.isnan(each.auc.low) else f"{each.auc.low:.5f} to {each.auc.high:.5f}",
+                        each.auc.bounds,
                         *(fixed(number, 5) for number in (each.logloss, each.ne, each.calibration)),
                     ]
                     for each in model.by
@@ -328,15 +333,12 @@ def _group_table(
     are_compared = any(metric.difference is not None for result in results for metric in result.groups)
     rows = []
     for number, metric in enumerate(first.groups):
-        known = metric_of(metric.name)
+        heading = known.title if (known := metric_of(metric.name)) else metric.name
         for name, result in zip(names, results, strict=True):
             if number >= len(result.groups):
                 continue
             own = result.groups[number]
-            bounds = (
-                NONE if math.isnan(own.interval.low) else f"{own.interval.low:.5f} to {own.interval.high:.5f}"
-            )
-            row = [known.title if known else metric.name, name, fixed(own.interval.value, 5), bounds]
+            row = [heading, name, fixed(own.interval.value, 5), own.interval.bounds]
             if are_compared:
                 row += _cells(own.difference) if own.difference else ["", ""]
                 row.append("" if own.p_value is None else f"{own.p_value:.3g}")

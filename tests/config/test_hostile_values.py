@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from dlrm_app.config.check import CheckConfig
 from dlrm_app.config.compose import compose_tree, resolved
-from dlrm_app.config.datasets import CheckConfig, PreprocessConfig
+from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.generate import GenerateConfig

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from dlrm_app.config.datasets import CheckConfig
+from dlrm_app.config.check import CheckConfig
 from dlrm_app.errors import ConfigError, Problem
 from dlrm_app.logs.sources.find_sources import find_files
 from dlrm_app.tools.checking.description import Proposed
