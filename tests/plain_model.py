@@ -124,13 +124,25 @@ class PlainModel(nn.Module):
         return torch.cat([dense, *functions], dim=1)
 
     def with_dense_vectors(self, dense: torch.Tensor, embedded: list[torch.Tensor]) -> list[torch.Tensor]:
-        """[B, D] for every feature: a dense value times its own vector."""
+        """[B, D] for every feature: a dense value times its own vector, and the place on its polyline if it has one."""
         own = next(
             value
             for name, value in self.dense.items()
             if name in ("dense_arch/weight", "dense_arch/1/weight")
         )  # [N, D]
-        return [*(dense[:, [n]] * own[n] for n in range(len(own))), *embedded]
+        vectors = [dense[:, [n]] * own[n] for n in range(len(own))]
+        if "dense_arch/points" in self.dense:
+            vectors = [each + self.bent(n, dense[:, n]) for n, each in enumerate(vectors)]
+        return [*vectors, *embedded]
+
+    def bent(self, number: int, values: torch.Tensor) -> torch.Tensor:
+        """[B, D]: each point, 5 times, by how near the values are to its knot; knots stand evenly between 0 and 1."""
+        points = self.dense["dense_arch/points"][number]
+        last = len(points) - 1
+        return sum(
+            5 * F.relu(1 - (values - place / last).abs() * last)[:, None] * points[place]
+            for place in range(last + 1)
+        )
 
     def parallel(self, vectors: list[torch.Tensor]) -> torch.Tensor:
         """Full-rank cross layers and an MLP, both read by the last layer."""

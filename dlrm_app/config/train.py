@@ -20,6 +20,7 @@ from dlrm_app.config.values import (
     Count,
     Minutes,
     Seed,
+    Several,
     Share,
     Threads,
     Whole,
@@ -102,6 +103,7 @@ class ModelConfig(Section):
     qnn_num_rows: Count | None = None
     ensemble_size: Count = 1
     dense_embedding_dim: Count | None = None
+    dense_knots: Several | None = None
     initial_bias: Literal["base_rate", "random"] = "base_rate"
     batch_norm: bool = False
     dropout: BelowOne = 0.0

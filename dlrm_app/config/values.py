@@ -17,6 +17,7 @@ from dlrm_app.errors import Problem
 _FP32_MAX, _INT64_MAX = 3.4028234663852886e38, 2**63 - 1
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Several = Annotated[int, msgspec.Meta(ge=2)]
 Whole = Annotated[int, msgspec.Meta(ge=0)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
 BatchRows = Annotated[int, msgspec.Meta(ge=1, le=2**24)]  # of one rank: more would not fit into memory

@@ -104,7 +104,7 @@ _origin: ContextVar[str | None] = ContextVar("origin", default=None)
 _BUILT_IN: tuple[str, ...] = ()
 _FINALNET = ("finalnet_mlp2", "finalnet_dropout2", "finalnet_gates", "finalnet_relu")
 _DCNV3 = ("dcnv3_num_linear_layers", "dcnv3_linear_dropout", "dcnv3_layer_norm")
-_SPECIAL = ("stride", "settings", "num_heads", *_FINALNET, *_DCNV3, "qnn_num_rows")
+_SPECIAL = ("stride", "settings", "num_heads", *_FINALNET, *_DCNV3, "qnn_num_rows", "dense_knots")
 """Keys that a built-in architecture has only if it says so."""
 
 
@@ -156,7 +156,7 @@ ARCHITECTURES |= {
     "dcn_parallel": Architecture(
         _built_in("dcn_parallel:build"),
         ("dcn_num_layers",),
-        (*_all_but(), *_NO_BOTTOM),
+        (*_all_but("dense_knots"), *_NO_BOTTOM),
         needs_dense=False,
         name_axes=_built_in("dcn_parallel:name_axes"),
     ),
@@ -177,21 +177,21 @@ ARCHITECTURES |= {
     "gdcn": Architecture(
         _built_in("gdcn:build"),
         ("dcn_num_layers",),
-        (*_all_but(), *_NO_BOTTOM),
+        (*_all_but("dense_knots"), *_NO_BOTTOM),
         needs_dense=False,
         name_axes=_built_in("gdcn:name_axes"),
     ),
     "gdcn_parallel": Architecture(
         _built_in("gdcn:build_parallel"),
         ("dcn_num_layers",),
-        (*_all_but(), *_NO_BOTTOM),
+        (*_all_but("dense_knots"), *_NO_BOTTOM),
         needs_dense=False,
         name_axes=_built_in("gdcn:name_axes_of_parallel"),
     ),
     "finalnet": Architecture(
         _built_in("finalnet:build"),
         (),
-        (*_all_but(*_FINALNET), *_NO_BOTTOM),
+        (*_all_but("dense_knots", *_FINALNET), *_NO_BOTTOM),
         needs_dense=False,
         branch_loss="self_distillation",
         name_axes=_built_in("finalnet:name_axes"),
@@ -200,7 +200,7 @@ ARCHITECTURES |= {
     "dcnv3": Architecture(
         _built_in("dcnv3:build"),
         ("dcn_num_layers", "dcnv3_num_linear_layers"),
-        (*_all_but("num_heads", *_DCNV3), *_NO_MLP),
+        (*_all_but("dense_knots", "num_heads", *_DCNV3), *_NO_MLP),
         needs_dense=False,
         branch_loss="tri_bce",
         name_axes=_built_in("dcnv3:name_axes"),
@@ -209,7 +209,7 @@ ARCHITECTURES |= {
     "qnn": Architecture(
         _built_in("qnn:build"),
         ("dcn_num_layers", "qnn_num_rows"),
-        (*_all_but("num_heads", "qnn_num_rows"), *_NO_MLP),
+        (*_all_but("dense_knots", "num_heads", "qnn_num_rows"), *_NO_MLP),
         needs_dense=False,
         branch_loss="self_distillation",
         name_axes=_built_in("qnn:name_axes"),
@@ -233,7 +233,7 @@ def find_architecture(kind: str) -> Architecture | None:
 class ModelSpec:
     """Everything that a model is built from. ``seed``: the seed of all initial weights, those of tables included.
 
-    ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all.
+    ``numbers``: the dense features that model.dense_embedding_dim and model.dense_knots are for; None: all.
     ``labels``: of rows with several, the main one first.
     ``vectors``: column → the numbers of its vectors, one of each in a row.
     """
@@ -275,5 +275,13 @@ class ModelSpec:
     @property
     def embedded(self) -> Sequence[int]:
         """The dense features with embeddings."""
-        numbers = range(self.num_dense) if self.numbers is None else self.numbers
-        return numbers if self.config.dense_embedding_dim else ()
+        return self._numbers if self.config.dense_embedding_dim else ()
+
+    @property
+    def bent(self) -> Sequence[int]:
+        """The dense features with polylines."""
+        return self._numbers if self.config.dense_knots else ()
+
+    @property
+    def _numbers(self) -> Sequence[int]:
+        return range(self.num_dense) if self.numbers is None else self.numbers

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec
-from dlrm_app.model.dense_embedding import PeriodicEmbedding
+from dlrm_app.model.dense_embedding import PeriodicEmbedding, with_polylines
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.experts import experts_and_tops
 from dlrm_app.model.labels import LabelTops
@@ -89,6 +89,9 @@ def _build(spec: ModelSpec, tables: Sequence[Table], bags: nn.Module) -> nn.Modu
         else:
             experts, tops = experts_and_tops(model.get_submodule("over_arch"), config, top, len(spec.labels))
             model.over_arch = LabelTops(tops, spec.labels, experts)
+    if spec.bent:
+        assert config.dense_knots
+        model.dense_arch = with_polylines(model.get_submodule("dense_arch"), spec.bent, config.dense_knots)
     if embedded:
         embedding = PeriodicEmbedding(spec.num_dense, embedded, dim)
         model.dense_arch = nn.Sequential(embedding, model.get_submodule("dense_arch"))

@@ -25,6 +25,8 @@ def named_axes(spec: ModelSpec, dense: Sequence[str]) -> dict[str, Axes]:
     found = find_architecture(spec.config.kind)
     axes = found.name_axes(spec.config, widths, [*dense, *functions]) if found else {}
     axes = _before_experts(spec, axes)
+    if bent := [dense[number] for number in spec.bent]:
+        axes |= {"dense_arch.knots": (bent, None), "dense_arch.points": (bent, None, None)}
     if not embedded:
         return axes
     axes = {re.sub("^dense_arch", "dense_arch.1", name): names for name, names in axes.items()}

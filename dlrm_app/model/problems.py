@@ -51,6 +51,9 @@ def model_problems(config: ModelConfig) -> list[Problem]:
         rule = f"needs tables of one width, which model.kind={config.kind} does not ask for"
         cure = "set model.ensemble_size=1, or use model=dlrm, dcn or projection"
         problems.append(Problem(f"model.ensemble_size={config.ensemble_size}", rule, cure))
+    if config.dense_knots and config.dense_embedding_dim:
+        rule = "does not go with model.dense_embedding_dim, which moves the values of its knots"
+        problems.append(Problem("model.dense_knots", rule, "leave one of them out", config.dense_knots))
     return [*problems, *_expert_problems(config, architecture)]
 
 

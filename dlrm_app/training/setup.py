@@ -28,7 +28,7 @@ from dlrm_app.kernels.install import install
 from dlrm_app.loader.reader import SplitReader, verify_together
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
-from dlrm_app.model.dense_embedding import PeriodicEmbedding, set_moments
+from dlrm_app.model.dense_embedding import FromSample, begin_with_sample
 from dlrm_app.model.initial_weights import set_base_rate
 from dlrm_app.model.loss import ClickTask, multiplies_bf16, set_tf32
 from dlrm_app.sharding.plan import EstimatedPlan
@@ -143,22 +143,19 @@ def begin_at_base_rate(model: nn.Module, manifest: Manifest) -> None:
 
 
 SAMPLED_GROUPS = 16
-"""Row groups of the train split that the dense features' moments are computed on: half a million rows by default."""
+"""Row groups of the train split whose dense features models begin with: half a million rows by default."""
 
 
-def begin_at_moments(model: nn.Module, manifest: Manifest) -> None:
-    """Sets the moments that standardise dense features before their embeddings, if ``model`` has any.
-
-    Raises DataError.
-    """
-    if not any(isinstance(module, PeriodicEmbedding) for module in model.modules()):
+def begin_at_sample(model: nn.Module, manifest: Manifest) -> None:
+    """Sets what layers for dense features take from rows of the train split, if ``model`` has any. Raises DataError."""
+    if not any(isinstance(module, FromSample) for module in model.modules()):
         return
     reader = SplitReader(manifest, "train", features=[])
     groups = [group for group, rows in enumerate(reader.group_rows) if rows]
     chosen = groups[:: -(-len(groups) // SAMPLED_GROUPS)] if groups else []
     if chosen:
         rows = [reader.decode(group).dense[:, : len(manifest.dense)] for group in chosen]
-        set_moments(model, torch.from_numpy(np.concatenate(rows)))
+        begin_with_sample(model, torch.from_numpy(np.concatenate(rows)))
 
 
 def set_step_seed(seed: int, step: int, rank: int) -> None:

@@ -45,7 +45,7 @@ from dlrm_app.training.optimizers import DenseEma, LearningRates
 from dlrm_app.training.setup import (
     Trainable,
     begin_at_base_rate,
-    begin_at_moments,
+    begin_at_sample,
     build_trainable,
     model_of,
     open_dataset,
@@ -240,7 +240,7 @@ def set_initial_weights(trainable: Trainable, manifest: Manifest) -> None:
     model, tables, spec = trainable.model, trainable.tables, trainable.spec
     if spec.config.initial_bias == "base_rate":
         begin_at_base_rate(model, manifest)
-    begin_at_moments(model, manifest)
+    begin_at_sample(model, manifest)
     draw_generations(model, tables, manifest, spec.seed)
     init_vectors(model, tables, manifest, spec.config.ensemble_size)
 

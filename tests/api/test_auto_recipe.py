@@ -145,6 +145,9 @@ def test_few_columns_without_lists_are_crossed(tmp_path: Path) -> None:
         0.1,
         1,
     )  # as dlrm-tune's trials
+    assert "model.dense_knots" not in recipe
+    buckets = [replace(each, encoding={"kind": "bucket"}) for each in few.sparse]
+    assert choose_recipe(replace(few, sparse=buckets), 64)[1]["model.dense_knots"] == 16
     lists = [replace(few.sparse[0], name="seen", multi_hot=True), *few.sparse]
     assert choose_recipe(replace(few, sparse=lists), 64)[1]["model"] == "dlrm"
 

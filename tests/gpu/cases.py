@@ -80,6 +80,7 @@ MODELS = {
     "batch_norm": "model.batch_norm=true",
     "dropout": "model.dropout=0.002",
     "dense_embedding": "model.dense_embedding_dim=4",
+    "dense_knots": "model=dcn_parallel model.bottom_mlp=[] model.dense_knots=4",
     "ensemble": "model.ensemble_size=2",
     "ema": "optimizer.dense.ema_decay=0.9",
     "dcn": "model=dcn",

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.long
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["model=gdcn", "model.bottom_mlp=[]"],
+        ["model=gdcn", "model.bottom_mlp=[]", "model.dense_knots=4"],
         ["model=finalnet", "model.bottom_mlp=[]", "model.batch_norm=true"],
         [*WITHOUT_MLP, "model=dcnv3", "model.num_heads=2"],
         [*WITHOUT_MLP, "model=qnn", "model.num_heads=2", "model.ensemble_size=2"],

@@ -231,7 +231,7 @@ WITHOUT_MLP = ("model.bottom_mlp=[]", "model.top_mlp=[]")
         ["model=dcn", "model.ensemble_size=2", "model.dense_embedding_dim=3"],
         ["model=projection"],
         ["model=concat", "model.bottom_mlp=[]"],
-        ["model=gdcn", "model.bottom_mlp=[]"],
+        ["model=gdcn", "model.bottom_mlp=[]", "model.dense_knots=4"],
         ["model=gdcn_parallel", "model.bottom_mlp=[]", "model.dense_embedding_dim=3"],
         ["model=finalnet", "model.bottom_mlp=[]"],
         [*WITHOUT_MLP, "model=dcnv3", "model.num_heads=2", "model.batch_norm=true"],

@@ -161,6 +161,7 @@ ARCHITECTURES = {
     "dcnv3": [*WITHOUT_MLP, "model=dcnv3", "model.num_heads=2", "model.dcnv3_layer_norm=false"],
     "qnn": [*WITHOUT_MLP, "model=qnn", "model.batch_norm=true"],
     "embedded": ["model.dense_embedding_dim=3"],
+    "polylines": ["model=dcn_parallel", "model.bottom_mlp=[]", "model.dense_knots=4"],
     "ensemble": ["model=dcn", "model.dcn_low_rank_dim=4", "model.ensemble_size=2"],
     "experts": ["model.tasks=ple", "model.experts.levels=2"],
 }
