@@ -40,7 +40,7 @@ def all_fit(pattern: str, values: Iterable[str]) -> bool:
     return any(True for _ in values) and all(map(fits, values))
 
 
-def form_of(path: str, lines: Sequence[str], others: Sequence[str] = ()) -> TextForm:
+def form_of(path: str, lines: Sequence[str], others: Sequence[str]) -> TextForm:
     """The form of the text with ``lines``, and of ``others`` of other files. Raises ConfigError for unread ones."""
     refuse_if(_odd_lines(path, lines))
     found, every_line = _fitting(lines[:_LINES], path), [*lines, *others]
