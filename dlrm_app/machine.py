@@ -4,9 +4,8 @@ Files are read below ``root``, so that a test can imitate any machine. It needs 
 before anything is installed.
 """
 
-from __future__ import (
-    annotations,  # setup.py is to refuse old Pythons with a message, not with a syntax error
-)
+# setup.py is to refuse old Pythons with a message, not with a syntax error
+from __future__ import annotations
 
 import ctypes
 import os

@@ -10,9 +10,6 @@ BUILDS_ON = {"plan": "train", "tune": "train"}
 TRAINING = ("train", *BUILDS_ON)
 """Commands that take the recipes of conf/experiment/ itself."""
 
-TRAINING = ("train", "plan", "tune")
-"""Commands that take the recipes of conf/experiment/ itself."""
-
 
 def conf_dir() -> Path:
     """The path of conf/: inside the installed wheel, or beside the package in a source tree."""

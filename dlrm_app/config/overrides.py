@@ -126,9 +126,8 @@ def _register_file(path: Path, group: str, schema: type[Section]) -> str:
             if group == "dataset"
             else OmegaConf.to_container(OmegaConf.load(StringIO(text)), resolve=False)
         )
-    except (
-        Exception
-    ) as error:  # the parser's errors have no common class; the file's author can fix all of them
+    # the parser's errors have no common class; the file's author can fix all of them
+    except Exception as error:
         raise ConfigError(Problem("", f"is not readable YAML: {error}")) from error
     if not isinstance(content, dict):
         raise ConfigError(Problem("", "must hold keys and their values, not a list or a word"))
@@ -138,9 +137,8 @@ def _register_file(path: Path, group: str, schema: type[Section]) -> str:
     values = {key: value for key, value in content.items() if key != "defaults"}
     refuse_if([*mapping_problems(values, schema, "" if is_recipe else f"{group}.")])
     digest = hashlib.sha256(bytes(path.resolve())).hexdigest()[:8]
-    name = (
-        f"file_{re.sub(r'[^a-zA-Z0-9]', '_', path.stem)}_{digest}"  # safe for Hydra, and unique to the file
-    )
+    # safe for Hydra, and unique to the file
+    name = f"file_{re.sub(r'[^a-zA-Z0-9]', '_', path.stem)}_{digest}"
     # a recipe's keys are at the top level; a file in conf/ is marked so in its first line
     return _register(name, group, content, "_global_" if is_recipe else None)
 

@@ -184,7 +184,7 @@ def _started(num_threads: int | None, timeout: timedelta, on_cpu: bool) -> Itera
 
 
 @contextmanager
-def join_ranks(timeout: timedelta = TIMEOUT, *, job: str = "these jobs") -> Iterator[Runtime]:
+def join_ranks(timeout: timedelta, *, job: str) -> Iterator[Runtime]:
     """Joins the process group for a series of jobs, each of which calls ``start_runtime``, and leaves it at the end.
 
     Changes no settings of the process. Failures are handled as in ``start_runtime``. One rank needs no group.

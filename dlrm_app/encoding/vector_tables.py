@@ -88,7 +88,7 @@ def _file_of(column: LogColumn) -> VectorFile:
 
 
 def make_vector_table(
-    column: LogColumn, output: Path, dtype: VectorType, parent: Manifest | None = None, day: int | None = None
+    column: LogColumn, output: Path, dtype: VectorType, parent: Manifest | None, day: int | None
 ) -> tuple[SparseColumn, VectorGrowth]:
     """Writes the vocabulary and the vectors of ``column`` to ``output``. Returns the dataset's column, and what is new.
 

@@ -1,7 +1,6 @@
 """Metrics of checkpoints and of scores (dlrm-evaluate), and paired tests of whether they differ on the same rows."""
 
 import gc
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -54,8 +53,6 @@ from dlrm_app.loader.shuffled_rows import SampledRows
 from dlrm_app.runs.checkpoint.evaluation import Judgement
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.trained import TrainedModel
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def refuse_judged(name: str, progress: Progress, choice: str) -> None:
         raise DlrmError(Problem(name, rule, cure))
 
 
-def refuse_bad(name: str, judgement: Judgement, choice: str, label: str = "") -> None:
+def refuse_bad(name: str, judgement: Judgement, choice: str, label: str) -> None:
     """Raises DlrmError for a bad ``judgement`` of the model ``name``, or of another ``label``, unless ``choice`` is to
     ignore it.
     """

@@ -84,7 +84,7 @@ def unscored(logits: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.flatnonzero(np.isnan(logits).any(axis=tuple(range(1, logits.ndim))))
 
 
-def open_scorer(path: Path, runtime: Runtime, which: str = "newest", ema: bool = False) -> Scorer:
+def open_scorer(path: Path, runtime: Runtime, which: str, ema: bool) -> Scorer:
     """Opens the export, run or checkpoint at ``path``, on every rank. Raises DlrmError.
 
     ``which``, ``ema``: the checkpoint of a run, and its dense weights, see ``open_trained``; exports have one model.

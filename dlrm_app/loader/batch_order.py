@@ -179,7 +179,7 @@ class BatchPlan:
         ]
 
 
-def eval_order(group_rows: Sequence[int], *, batch_size: int, rank: int = 0, world_size: int = 1) -> Order:
+def eval_order(group_rows: Sequence[int], *, batch_size: int, rank: int, world_size: int) -> Order:
     """The rows of ``rank`` in an evaluation: a contiguous share; shares differ by at most one row.
 
     Every rank takes the same number of steps; the last may have fewer than ``batch_size`` rows, or none.

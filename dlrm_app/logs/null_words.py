@@ -51,13 +51,8 @@ def null_values(content: int, words: tuple[str, ...]) -> NDArray[np.uint64] | ND
 
     ``content``: the code of the column's content in ``fields``.
     """
-    if content in (
-        LABEL,
-        WEIGHT,
-        ELEMENT_WEIGHT,
-        VECTOR,
-        TIME_FORMAT,
-    ):  # a format's null words are compared as texts
+    # a format's null words are compared as texts
+    if content in (LABEL, WEIGHT, ELEMENT_WEIGHT, VECTOR, TIME_FORMAT):
         return np.zeros(0)
     if content in (KEY_INTEGER, DENSE_INTEGER):
         whole = _rounded(words, np.int64)

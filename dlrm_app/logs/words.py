@@ -10,7 +10,7 @@ from dlrm_app.kernels.compiled import Untyped, njit
 WORD = 8
 """Characters in a word."""
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_0, _1, _3, _4, _6, _8, _16, _32, _63 = (np.uint64(bits) for bits in (0, 1, 3, 4, 6, 8, 16, 32, 63))
+_0, _3, _4, _6, _8, _16, _32, _63 = (np.uint64(bits) for bits in (0, 3, 4, 6, 8, 16, 32, 63))
 _ZERO_DIGITS, _TO_CARRY = np.uint64(0x3030303030303030), np.uint64(0x7676767676767676)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)

@@ -21,11 +21,8 @@ def offsets_of(zone: str) -> Offsets:
     """
     try:
         clock = ZoneInfo(zone)
-    except (
-        OSError,
-        KeyError,
-        ValueError,
-    ) as error:  # KeyError: the database lacks it; OSError: a folder's name
+    # KeyError: the database lacks it; OSError: a folder's name
+    except (OSError, KeyError, ValueError) as error:
         cure = "give a name of the IANA database, as Asia/Tokyo (pip install tzdata brings it)"
         raise ConfigError(Problem("zone", "is no time zone that this machine knows", cure, zone)) from error
 

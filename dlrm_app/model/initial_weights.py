@@ -126,7 +126,7 @@ def set_base_rate(model: nn.Module, rate: float, label: int = 0) -> None:
         bias.fill_(math.log(rate / (1 - rate)))
 
 
-def last_biases(model: nn.Module, label: int = 0) -> Iterator[torch.Tensor]:
+def last_biases(model: nn.Module, label: int) -> Iterator[torch.Tensor]:
     """The last bias, [1], of every ``over_arch`` in ``model``, and of each of its branches; of several labels, those of
     ``label`` alone.
     """

@@ -33,7 +33,7 @@ def write_report(run_folder: Path, path: Path | None = None, importance: Path | 
     return path
 
 
-def render(record: RunRecord, importance: str = "") -> str:
+def render(record: RunRecord, importance: str) -> str:
     made_by = {"Dataset": record.dataset, "Configuration": record.config, "Environment": record.environment}
     charts = learning_charts(record)
     sections = [

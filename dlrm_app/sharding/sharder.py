@@ -155,9 +155,8 @@ def _spare_gradients_of_weights(kernel: SplitTableBatchedEmbeddingBagsCodegen) -
     fbgemm computes one in every backward pass, also if nobody reads it, unless a mask of zeros says for each feature
     that it need not. torchrec 1.8 passes none (torchrec's issue 4712: 5% of a step).
     """
-    masks: dict[
-        torch.device, torch.Tensor
-    ] = {}  # one copy to the device, because a copy in each step would wait
+    # one copy to the device, because a copy in each step would wait
+    masks: dict[torch.device, torch.Tensor] = {}
 
     def add_mask(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         weights = options.get("per_sample_weights")

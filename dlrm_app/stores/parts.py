@@ -112,7 +112,7 @@ def bring_all(folder: Path) -> None:
     bring_parts(folder, missing)
 
 
-def await_parts(folder: Path, files: Files, patience: float = 0.0) -> None:
+def await_parts(folder: Path, files: Files, patience: float) -> None:
     """Waits up to ``patience`` seconds until the store has the ``files``, with their sizes. Raises DataError."""
     stored, deadline = _stored(folder), time.monotonic() + patience
     while True:

@@ -29,8 +29,6 @@ from dlrm_app.tables.table import Table
 from dlrm_app.text import count
 
 logger = logging.getLogger(__name__)
-_ROWS = 1 << 16
-"""Rows of the file read at a time."""
 
 
 def draw_generations(model: nn.Module, tables: Sequence[Table], manifest: Manifest, seed: int) -> None:

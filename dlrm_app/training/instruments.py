@@ -65,7 +65,7 @@ MAX_LOSSES = 4096
 """Losses kept on the device before they are added up; on a GPU each takes 512 bytes."""
 
 
-def click_sums(logits: torch.Tensor, supervision: Supervision, kept_share: float = 1.0) -> torch.Tensor:
+def click_sums(logits: torch.Tensor, supervision: Supervision, kept_share: float) -> torch.Tensor:
     """Sums over rows by their main labels' ``logits`` [B], float64 [4]: rows, clicks, log losses, predictions.
 
     Rows count by their weights, and negatives 1 / ``kept_share`` times.

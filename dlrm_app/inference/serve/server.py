@@ -261,9 +261,8 @@ class Server:
 
     async def _page(self, request: Request) -> Response:
         page, worker = generate_latest(self._registry), self._worker
-        if (
-            worker is not None and request.scope["server"][1] != worker.port
-        ):  # its own port has its own metrics
+        # its own port has its own metrics
+        if worker is not None and request.scope["server"][1] != worker.port:
             page = await asyncio.get_running_loop().run_in_executor(None, worker.metrics_of_all, page)
         return Response(page, media_type="text/plain; version=0.0.4")
 

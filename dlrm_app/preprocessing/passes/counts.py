@@ -134,9 +134,7 @@ def read_texts(path: Path, feature: int) -> tuple[NDArray[np.uint64], pa.Array]:
         return numbers_of(batch["key"]), batch["text"]
 
 
-def gather_texts(
-    text: NDArray[np.uint8], spans: NDArray[np.int64], quote: int, is_whole: bool = False
-) -> pa.Array:
+def gather_texts(text: NDArray[np.uint8], spans: NDArray[np.int64], quote: int, is_whole: bool) -> pa.Array:
     """The strings at ``spans`` [E, 2] of ``text``, in the notation that their keys are of.
 
     If the end of a span is negative, doubled quotes become single; if its beginning is ~ the place, escapes are

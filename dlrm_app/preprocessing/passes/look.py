@@ -88,7 +88,7 @@ class _SampledRows(NamedTuple):
     keys: list[NDArray[np.uint64]]
 
 
-def summarize_sample(plan: InputPlan, threads: int | None, *, wants_numbers: bool = True) -> SampleSummary:
+def summarize_sample(plan: InputPlan, threads: int | None, *, wants_numbers: bool) -> SampleSummary:
     """Reads a sample of the rows of the studied splits. Raises DataError if a file is damaged.
 
     Without ``wants_numbers``, footers are enough for a Parquet input of many rows.

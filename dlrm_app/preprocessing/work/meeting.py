@@ -139,14 +139,13 @@ class Meeting:
                 logger.info(f"waiting for rank {', '.join(absent)} of {self.ranks.world_size}")
         self.check()
 
-    def wait_for_leavers(self, seconds: float) -> bool:
-        """Waits up to ``seconds`` until no other rank does anything more; returns False if some do."""
+    def wait_for_leavers(self, seconds: float) -> None:
+        """Waits up to ``seconds`` until no other rank does anything more."""
         deadline = time.monotonic() + seconds
         while not all(state.has_left or state.failure for state in self.followers):
             if time.monotonic() > deadline:
-                return False
+                return
             time.sleep(TICK_SECONDS)
-        return True
 
     def pause(self) -> None:
         """Waits a moment. Raises what ``check`` raises."""

@@ -40,7 +40,7 @@ def all_fit(pattern: str, values: Iterable[str]) -> bool:
     return any(True for _ in values) and all(map(fits, values))
 
 
-def form_of(path: str, lines: Sequence[str], others: Sequence[str] = ()) -> TextForm:
+def form_of(path: str, lines: Sequence[str], others: Sequence[str]) -> TextForm:
     """The form of the text with ``lines``, and of ``others`` of other files. Raises ConfigError for unread ones."""
     refuse_if(_odd_lines(path, lines))
     found, every_line = _fitting(lines[:_LINES], path), [*lines, *others]
@@ -100,9 +100,8 @@ def _odd_lines(path: str, lines: Sequence[str]) -> list[Problem]:
         return []
     if "\r" in top[0].rstrip("\r"):
         return [Problem(path, "ends its lines in CR alone", "write LF, as tr '\\r' '\\n' does")]
-    if (
-        odd := odd_first_line([lines[0]])
-    ) and "sep=" in odd.lower():  # whose fields may be as many as the header's
+    # its fields may be as many as the header's
+    if (odd := odd_first_line([lines[0]])) and "sep=" in odd.lower():
         return [Problem(path, f"begins with {odd}, before its header", "leave it out: tail -n +2")]
     for form in _LINE_FORMS:
         telling = sum(re.match(form.telling, line) is not None for line in top)

@@ -22,8 +22,8 @@ from dlrm_app.text import percent
 
 UNIT_BYTES = 8 << 20
 _ROWS = 1 << 14
-FEW, MOST = 0.001, 0.05
-"""Shares of rejected lines: dlrm-preprocess accepts FEW; a description that rejects more than MOST is not written."""
+MOST = 0.05
+"""The largest share of rejected lines; a description that rejects more is not written."""
 
 
 def rejected_share(sources: Sequence[InputFile], description: str) -> tuple[float, list[RejectedLine]]:

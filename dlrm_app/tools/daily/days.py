@@ -284,9 +284,8 @@ def _warn_of_held(config: DaysConfig, records: Sequence[DayRecord], output: Path
     for record in records:
         is_accepted = config.days.is_accepted(day_of(record.day))
         if record.held and is_accepted and why_held(record.rules, is_accepted=True) is None:
-            following = [
-                each.day for each in records if each.day >= record.day
-            ]  # a late day would be left out
+            # a late day would be left out
+            following = [each.day for each in records if each.day >= record.day]
             folders = [output / DAYS / day for day in following]
             logger.warning(
                 "days.accept: %s was held back before; to publish it, %s", record.day, redo_hint(folders)

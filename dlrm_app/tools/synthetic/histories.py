@@ -15,11 +15,10 @@ from dlrm_app.kernels.compiled import njit
 from dlrm_app.tools.synthetic.distribution import MISSING, Shape, power_law, power_law_span, uniform
 
 ITEM = 4  # a few hundred values, none missing
-MAX_LENGTH = 100
 MAX_COUNT = 5
 NUM_PARTS = 2
 _SHARPNESS = 8.0  # likeness is exp(8 (cosine - 1)): at an angle of 30 degrees a third
-_SLOTS = 256  # draws of a row: two lengths, MAX_LENGTH last items, half as many bought ones and their counts
+_SLOTS = 256  # draws of a row: two lengths, at most 100 last items, half as many bought ones and their counts
 
 
 class DrawnLists(NamedTuple):

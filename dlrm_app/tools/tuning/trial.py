@@ -56,11 +56,8 @@ def trained_values(
     fails, and KeyboardInterrupt if it was stopped or a signal ended it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    fixed = {
-        "output": str(folder.absolute()),
-        "resume": "auto",
-        "evaluation.test": False,
-    }  # val alone decides
+    # val alone decides
+    fixed = {"output": str(folder.absolute()), "resume": "auto", "evaluation.test": False}
     # URLs: a trial brings the shards that it reads itself
     words = [*train, *words_of({**with_urls(settings), **fixed})]
     log = folder.with_suffix(".log")
