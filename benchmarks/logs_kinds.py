@@ -105,6 +105,15 @@ def steps(rng: Generator, n: int) -> tuple[Columns, Array]:
     return {f"x{i}": x[:, i].round(4) for i in range(10)}, 1.1 * logit
 
 
+def friedman(rng: Generator, n: int) -> tuple[Columns, Array]:
+    """Friedman's first function (1991) of ten numbers, and two of four amounts with long tails."""
+    x, amounts = rng.random((n, 10)), rng.lognormal(0, 1.5, (n, 4))
+    smooth = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
+    logit = (smooth - 14.4) / 5 + 0.3 * np.log(amounts[:, 0]) - 0.4 * (amounts[:, 1] > 2)
+    columns = {f"x{i}": x[:, i].round(4) for i in range(10)}
+    return {**columns, **{f"h{i}": amounts[:, i].round(3) for i in range(4)}}, logit
+
+
 def small(rng: Generator, n: int) -> tuple[Columns, Array]:
     shop, item, city = popular(rng, n, 300), popular(rng, n, 1000), popular(rng, n, 12)
     age, seen = rng.normal(40, 12, n), rng.poisson(2, n)
@@ -261,6 +270,7 @@ KINDS: dict[str, tuple[Kind, int, float]] = {  # rows, share of clicks
     "followers": (followers, 200_000, 0.2),
     "rare_hours": (rare_hours, 300_000, 0.02),
     "drift": (drift, 150_000, 0.1),
+    "friedman": (friedman, 60_000, 0.3),
     "numbers_ids": (numbers_ids, 80_000, 0.3),
     "small_mixed": (small_mixed, 20_000, 0.15),
     "lists": (lists, 80_000, 0.2),
@@ -273,6 +283,7 @@ REPORTING = (
     "followers",
     "rare_hours",
     "drift",
+    "friedman",
     "numbers_ids",
     "small_mixed",
     "lists",

@@ -33,6 +33,7 @@ from dlrm_app.preprocessing.work.work_folder import begun_config
 from dlrm_app.records import Json
 from dlrm_app.stores.names import named
 from dlrm_app.text import listed, without_credentials
+from dlrm_app.typed import setting
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +220,10 @@ def with_file_specs(request: Request) -> Request:
     refuse_if(_empty_split_problems(plan))
 
     def file_spec(source: InputFile) -> Spec:
-        cures = Cures(f"input.unlabelled=[{source.split}]")
+        looks = f"dlrm-check {setting('input', without_credentials(source.path))} output=log.yaml"
+        cures = Cures(
+            f"input.unlabelled=[{source.split}]", f"correct dataset.columns, or let {looks} propose them"
+        )
         find_spec = parquet_spec if source.format == "parquet" else source_spec
         return find_spec(source, plan.spec, plan.has_label(source.split), cures)
 
