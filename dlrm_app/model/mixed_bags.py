@@ -1,4 +1,4 @@
-"""What the sparse part of a model gives: a vector for each feature, whether it is a sum of a table's rows, a list
+"""The output of a model's sparse part: a vector for each feature, whether it is a sum of a table's rows, a list
 pooled by attention or by weights, or the projection of a vector that the model does not train.
 
 An architecture sees all of them as the features of one EmbeddingBagCollection. Shapes: B batch rows, V vectors of a
