@@ -154,7 +154,6 @@ def resolved(tree: DictConfig) -> dict[str, object]:
     try:
         plain = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
-        rule = f"cannot be resolved: {first_line(error)}"
-        raise ConfigError(Problem(str(error.full_key), rule)) from error
+        raise ConfigError(Problem(str(error.full_key), f"cannot be resolved: {first_line(error)}")) from error
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
