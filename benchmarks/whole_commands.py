@@ -1,4 +1,4 @@
-"""Whole commands beside those of another checkout: python benchmarks/whole_commands.py LOG CHECKOUT [PAIRS]
+"""Whole commands beside those of another checkout: python benchmarks/whole_commands.py LOG CHECKOUT [PAIRS [COMMANDS]]
 
 LOG: lines of Criteo Kaggle's train.txt. Starts, preprocesses, trains and evaluates with each of the two at once, in turns
 of a tenth of a second, so that both meet the same changes of the machine's speed, and prints the user and system time,
@@ -29,6 +29,8 @@ COMMANDS = {
     "trainer.global_batch_size=2048 output={place}/run",
     "evaluate": f"{APP} evaluate checkpoint={{place}}/run split=val output={{place}}/evaluated.json",
 }
+TIMES = {"import": 40, "help": 4}
+"""How often a command of less than some slices is given within one turn's process; all others once."""
 MADE = {"preprocess": "data", "first step": "step", "train": "run", "evaluate": "evaluated.json"}
 SLICE = 0.1
 """Seconds of a turn: short beside the seconds for which a virtual machine is slow."""
@@ -43,9 +45,11 @@ class Turn:
         self._command = command
         place.mkdir(exist_ok=True)
         subprocess.run(["rm", "-rf", str(place / MADE.get(command, "nothing"))], check=True)
-        words = COMMANDS[command].format(log=log, place=place).split()
+        words = [sys.executable, *COMMANDS[command].format(log=log, place=place).split()]
+        if command in TIMES:
+            words = ["sh", "-ec", f'for each in $(seq {TIMES[command]}); do "$@"; done', "sh", *words]
         self._process = subprocess.Popen(
-            [sys.executable, *words],
+            words,
             env={**os.environ, "PYTHONPATH": str(tree)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -93,10 +97,10 @@ def ratios(pairs: Sequence[tuple[Used, Used]], kind: int) -> list[str]:
     return [f"{median(other[kind] for _, other in pairs):.2f}", shown, f"{sums:.3f}"]
 
 
-def main(log: str, other: str, num_pairs: str = "7") -> None:
+def main(log: str, other: str, num_pairs: str = "7", *chosen: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         sides = [(ROOT, Path(folder, "this")), (Path(other).resolve(), Path(folder, "other"))]
-        for command in COMMANDS:
+        for command in chosen or COMMANDS:
             in_turns(command, sides, Path(log).resolve())  # warm
             pairs = []
             for number in range(int(num_pairs)):
