@@ -68,8 +68,9 @@ def users_of_val(log: Path) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("encoding", [HASH, RARE], ids=["hashed", "rare"])
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("kind", "encoding"), [("csv", HASH), ("parquet", RARE)], ids=["csv-hashed", "parquet-rare"]
+)
 def test_gauc_groups_rows_by_raw_values(kind: str, encoding: list[str], log: Path, tmp_path: Path) -> None:
     manifest = made(log, tmp_path / "data", *encoding, "keep=[user]", kind=kind)
     keys = [f"data.path={tmp_path}/data", "evaluation.group_by=user", "optimizer.sparse.lr=0.1"]
@@ -129,8 +130,7 @@ REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("shuffle", ["none", "full"])
+@pytest.mark.parametrize(("kind", "shuffle"), [("csv", "full"), ("parquet", "none")])
 @pytest.mark.slow
 def test_ignored_columns_and_times_are_kept_and_no_model_reads_them(
     kind: str, shuffle: str, tmp_path: Path

@@ -23,6 +23,7 @@ KINDS = {
     "concat": ["model=concat", "model.bottom_mlp=[]"],
     "ensemble": ["model=dlrm", "model.ensemble_size=2"],
 }
+SHORT, LONG = ("dlrm", "dcnv3", "ensemble"), pytest.mark.long
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 """The labels, scores and weights of the rows of a group."""
 
@@ -93,7 +94,9 @@ def expected(groups: list[Rows]) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=LONG if kind not in SHORT else ()) for kind in KINDS]
+)
 def test_groups_are_measured_as_by_scikit_learn(folder: Path, kind: str) -> None:
     run = folder / kind
     # enough steps that probabilities are equal only where all values of two rows are

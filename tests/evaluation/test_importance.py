@@ -159,7 +159,8 @@ MEASURED: dict[str, Callable[[pa.Table, np.ndarray], float]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "metric", [pytest.param(name, marks=pytest.mark.long if name == "gauc" else ()) for name in MEASURED]
+    "metric",
+    [pytest.param(name, marks=pytest.mark.long if name in ("gauc", "pr_auc") else ()) for name in MEASURED],
 )
 def test_the_fall_of_any_metric_is_that_of_a_log_with_the_column_shuffled(folder: Path, metric: str) -> None:
     """By scikit-learn, group by group where the metric is one of groups. A worse log loss is higher."""

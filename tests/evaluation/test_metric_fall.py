@@ -51,8 +51,7 @@ def fall(name: str, is_weighted: bool, keys: torch.Tensor | None = None) -> Inte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_weighted", [False, True])
-@pytest.mark.parametrize("name", METRIC)
+@pytest.mark.parametrize(("name", "is_weighted"), [("auc", True), ("pr_auc", False), ("logloss", True)])
 def test_the_error_is_that_of_the_influence_of_each_row(name: str, is_weighted: bool) -> None:
     """A row's influence is the derivative of scikit-learn's metric by the row's weight."""
     labels, logits, others, weights = draw(is_weighted)

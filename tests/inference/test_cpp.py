@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -23,10 +24,8 @@ from tests.composed import compose_config
 from tests.inference.conftest import first_rows
 from tests.inference.mixed import TEST, rows_with_carts
 from tests.integration import test_vectors as vectors
-from tests.labelled_log import describe_labels, draw_labelled
 from tests.make_log import describe, write_csv
-from tests.preprocessing.running import run as preprocess_here
-from tests.small_run import SMALL, train_here
+from tests.small_run import train_here
 
 pytestmark = pytest.mark.long
 
@@ -137,29 +136,40 @@ def test_faults_of_a_context_are_named(built: Path, package_export: Path, tmp_pa
     assert "nowhere: give a file with a name, a tab and a value a line" in done.stderr
 
 
-def test_vectors_score_as_in_python(built: Path, tmp_path: Path) -> None:
-    """Vectors by item are tables of the package, vectors by row dense values; both in and beside a context."""
-    described = describe(tmp_path, vectors.COLUMNS)
-    text = f"derived:\n  - {{name: item_text, kind: vectors, of: item, file: {tmp_path}/items.parquet}}\n"
-    described.write_text(described.read_text() + text)
+def test_vectors_and_every_label_score_as_in_python(built: Path, tmp_path: Path) -> None:
+    """A line has a probability for each label. Vectors by item are tables of the package, those by row dense values.
+
+    Both are tried in a context and beside one.
+    """
+    columns, labels = (
+        [*vectors.COLUMNS, "{name: order, role: label}"],
+        "labels: [clicked, {order: {given: clicked}}]",
+    )
+    text = f"derived: [{{name: item_text, kind: vectors, of: item, file: {tmp_path}/items.parquet}}]"
+    describe(tmp_path, columns, labels, text)
     vectors.write_items(tmp_path / "items.parquet")
-    write_csv(tmp_path / "log.csv", vectors.draw_rows())
+    rows = vectors.draw_rows()
+    orders = rows["clicked"].to_numpy() * np.random.default_rng(1).integers(0, 2, len(rows))
+    write_csv(tmp_path / "log.csv", rows.append_column("order", pa.array(orders)))
     data = vectors.preprocess(tmp_path, "data", "encoding=vocab", "encoding.day=1")
     train_here(tmp_path / "run", f"data.path={data}", *vectors.COMMON)
     words = [f"checkpoint={tmp_path}/run", f"output={tmp_path}/export", "threads=1", "judgement=ignore"]
     export_model(compose_config("export", ExportConfig, [*words, "max_auc_loss=1"]))
+    done = run(built / "dlrm_score", str(tmp_path / "export"), "--check")
+    assert done.returncode == 0, done.stderr
     model = open_export(tmp_path / "export")
     with EvalBatches(read_manifest(data), "test", model.features, batch_size=500) as batches:
         inputs = to_inputs(next(iter(batches)))
     lines, names = to_lines(inputs), names_of(tmp_path / "export")
     done = run(built / "dlrm_score", str(tmp_path / "export"), rows="\n".join(lines))
-    scores = torch.from_numpy(np.array(done.stdout.split(), np.float32))
-    torch.testing.assert_close(scores, model.score(inputs)[0], rtol=0, atol=1e-6)
+    scores = [[float(score) for score in line.split("\t")] for line in done.stdout.splitlines()]
+    torch.testing.assert_close(torch.tensor(scores), model.score(inputs)[0], rtol=0, atol=1e-6)
+    assert len(scores[0]) == 2
     assert "item_text" in names
-    context, rows, repeated = with_context(lines, names, {"item_text", names[0]})
+    context, own, repeated = with_context(lines, names, {"item_text", names[0]})
     (tmp_path / "context.tsv").write_text(context)
     given = ["--context", str(tmp_path / "context.tsv")]
-    done = run(built / "dlrm_score", str(tmp_path / "export"), *given, rows=rows)
+    done = run(built / "dlrm_score", str(tmp_path / "export"), *given, rows=own)
     assert done.stdout == run(built / "dlrm_score", str(tmp_path / "export"), rows=repeated).stdout != ""
 
 
@@ -219,30 +229,3 @@ def test_other_bytes_than_were_verified_are_refused(
     done = run(built / "dlrm_score", str(copy), "--check")
     assert done.returncode == 1
     assert "model.pt2 has other bytes than were verified (checksum)" in done.stderr
-
-
-def test_every_label_scores_as_in_python(built: Path, tmp_path: Path) -> None:
-    """A line has a probability for each label."""
-    describe_labels(tmp_path)
-    rows = draw_labelled(3000)[0]
-    write_csv(tmp_path / "log.csv", rows)
-    given = [f"dataset={tmp_path}/log.yaml", f"input.train={tmp_path}/log.csv", "split.test=0.2"]
-    preprocess_here(tmp_path / "data", *given, "encoding=hash", "encoding.num_embeddings=100")
-    train_here(tmp_path / "run", f"data.path={tmp_path}/data", *SMALL, "report.enabled=false")
-    words = [
-        f"checkpoint={tmp_path}/run",
-        f"output={tmp_path}/export",
-        "threads=1",
-        "quantize=int8",
-        "judgement=ignore",
-    ]
-    export_model(compose_config("export", ExportConfig, [*words, "max_auc_loss=1"]))
-    done = run(built / "dlrm_score", str(tmp_path / "export"), "--check")
-    assert done.returncode == 0, done.stderr
-    model = open_export(tmp_path / "export")
-    with EvalBatches(read_manifest(tmp_path / "data"), "test", model.features, batch_size=600) as batches:
-        inputs = to_inputs(next(iter(batches)))
-    done = run(built / "dlrm_score", str(tmp_path / "export"), rows="\n".join(to_lines(inputs)))
-    scores = [[float(score) for score in line.split("\t")] for line in done.stdout.splitlines()]
-    torch.testing.assert_close(torch.tensor(scores), model.score(inputs)[0], rtol=0, atol=1e-6)
-    assert len(scores[0]) == 3

@@ -78,7 +78,7 @@ LAWS = {
     "the recipe on two ranks": variant("recipe", ranks=2),
     "an ensemble on two ranks": variant("ensemble", ranks=2),
     "a save in the background": Law(
-        [*TWO_EPOCHS, "checkpoint.asynchronous=true", "checkpoint.every_steps=4"],
+        [*TWO_EPOCHS, "checkpoint.asynchronous=true", "checkpoint.every_steps=9"],
         (until(20), until(35), Part()),
     ),
     "the base pipeline": Law([*TWO_EPOCHS, "trainer.pipeline=base"], (until(20), Part())),

@@ -73,7 +73,9 @@ def test_a_missing_label_and_a_zero_say_the_same_without_the_condition(tmp_path:
 
 
 @pytest.mark.slow  # 4 s each
-@pytest.mark.parametrize("lost", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    "lost", [pytest.param(0.1, marks=pytest.mark.long), 0.5, pytest.param(0.9, marks=pytest.mark.long)]
+)
 def test_labels_that_are_missing_given_their_condition_bias_nothing(tmp_path: Path, lost: float) -> None:
     whole = draw()
     log = without(whole, "order", lost, whole["click"] == 1)

@@ -158,7 +158,7 @@ def test_columns_that_have_the_names_of_scores_are_not_kept(folder: Path, run: P
 @pytest.mark.parametrize(
     ("more", "within"),
     [
-        ((), 1e-5),
+        pytest.param((), 1e-5, marks=pytest.mark.long),
         (("model.ensemble_size=2",), 1e-5),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_fall_begins_again_with_the_best_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [20, 25])
+@pytest.mark.parametrize("stop", [pytest.param(20, marks=pytest.mark.long), 25])
 def test_a_resumed_run_is_the_same_to_the_bit(dataset: str, tmp_path: Path, stop: int) -> None:
     halves = [*PLATEAU, "evaluation.per_epoch=2"]
     train_here(tmp_path / "whole", dataset, *halves)

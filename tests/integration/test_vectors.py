@@ -126,7 +126,14 @@ def test_python_scores_as_the_command_does(folder: Path, run: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [(), ("model.ensemble_size=2",), ("model=concat", "model.bottom_mlp=[]")])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param((), marks=pytest.mark.long),
+        ("model.ensemble_size=2",),
+        ("model=concat", "model.bottom_mlp=[]"),
+    ],
+)
 def test_two_ranks_train_as_one_does(folder: Path, more: tuple[str, ...]) -> None:
     keys = [f"data.path={folder}/data", *COMMON, "trainer.max_steps=12", *more]
     outputs = [folder / f"{number}-{len(more)}-{more[:1]}" for number in (1, 2)]

@@ -100,10 +100,10 @@ def test_weights_false_counts_every_row_once(folder: Path, run: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "within"),
     [
-        ((), 1e-5),
+        pytest.param((), 1e-5, marks=pytest.mark.long),
         (("model.ensemble_size=2",), 1e-5),
         (("model=dcn", "trainer.precision=bf16"), 2e-3),
-        (("model=projection", "trainer.kernels=libraries"), 1e-5),
+        pytest.param(("model=projection", "trainer.kernels=libraries"), 1e-5, marks=pytest.mark.long),
     ],
 )
 def test_two_ranks_train_as_one_does(folder: Path, more: tuple[str, ...], within: float) -> None:

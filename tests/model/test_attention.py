@@ -1,5 +1,7 @@
 """Lists that are pooled by attention train like DIN in plain torch, row by row."""
 
+from itertools import cycle
+
 import pytest
 
 from dlrm_app.tables.table import Attention, Table
@@ -17,8 +19,7 @@ def attentive(**settings: object) -> Table:
     return Table("shown", 100, 8, ("f3", "f1", "f3_b"), pooling=pooling, init="normal")
 
 
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("softmax", [True, False])
+@pytest.mark.parametrize(("kind", "softmax"), [*zip(MODELS, cycle([True, False]))])
 def test_steps_equal_plain_din(kind: str, softmax: bool) -> None:
     """Same losses at every step and same weights at the end."""
     config = compose_train("optimizer=rowwise_adagrad", *PLAIN_DENSE, *MODELS[kind])

@@ -1,5 +1,6 @@
 """Lists whose elements have weights train like torch's embedding_bag with per_sample_weights, row by row."""
 
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -28,8 +29,7 @@ TABLES = [Table("bags", 50, 8, ("f4",)), WEIGHTED, MEANS]
 """A list with weights shares its table with a feature that has none."""
 
 
-@pytest.mark.parametrize("kernels", ["compiled", "libraries"])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(("kind", "kernels"), [*zip(MODELS, cycle(["compiled", "libraries"]))])
 def test_steps_equal_weighted_sums_of_plain_torch(kind: str, kernels: str) -> None:
     """Same losses at every step and same weights at the end."""
     words = ["optimizer=rowwise_adagrad", f"trainer.kernels={kernels}"]

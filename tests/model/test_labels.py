@@ -271,7 +271,7 @@ def plain_run(case: tuple[str, ...]) -> tuple[list[float], PlainModel]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("num_ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("case", CASES)
 def test_training_matches_plain_torch(case: tuple[str, ...], num_ranks: int) -> None:
     by_rank = on_ranks(partial(run_case, case), num_ranks)

@@ -60,12 +60,11 @@ def of_way(clicks: Path, way: str) -> list[str]:
     return [f"input.train={clicks}/?.tsv", *(options(way) if way in WAYS else [*SMALL, *MORE_WAYS[way]])]
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3])
 @pytest.mark.parametrize(
-    "way",
+    ("way", "num_ranks"),
     [
-        pytest.param(way, marks=[pytest.mark.slow] * (way not in ("hash", "vocab")))
-        for way in (*WAYS, *MORE_WAYS)
+        pytest.param(way, num_ranks, marks=[pytest.mark.slow] * (way not in ("hash", "vocab")))
+        for way, num_ranks in zip((*WAYS, *MORE_WAYS), itertools.cycle([2, 3]))
     ],
 )
 def test_any_number_of_ranks_makes_the_bytes_of_one_process(clicks: Path, way: str, num_ranks: int) -> None:
@@ -117,7 +116,7 @@ def test_a_split_by_time_is_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))])
 def test_ranks_that_are_killed_and_started_again_one_by_one_change_nothing(
     clicks: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

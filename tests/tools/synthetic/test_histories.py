@@ -121,7 +121,7 @@ def test_a_seed_gives_the_same_histories_in_any_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [HISTORIES, [*HISTORIES, "orders.rate=0.3"], [*ALL, "negatives_kept=0.25"]])
+@pytest.mark.parametrize("words", [HISTORIES, [*ALL, "negatives_kept=0.25"]])
 def test_a_generated_log_of_histories_is_read_back(tmp_path: Path, words: list[str]) -> None:
     """By the settings that dlrm-generate names."""
     clicks = generate(configured(tmp_path / "log.tsv", *words))
