@@ -128,6 +128,11 @@ def joined(errors: Sequence[DlrmError]) -> DlrmError:
     return ConfigError(*by_text.values())
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; the name of its type if it has none."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
 def first_problems(problems: Sequence[Problem], most: int) -> list[Problem]:
     """The first ``most`` problems, and one that counts the others."""
     more = [Problem("", f"… and {len(problems) - most:,} more")] if len(problems) > most else []

@@ -11,6 +11,7 @@ from dlrm_app.errors import (
     DlrmError,
     Problem,
     SharedError,
+    first_line,
     first_problems,
     joined,
     refuse_all,
@@ -78,6 +79,11 @@ def test_looks_add_their_records_to_the_problems() -> None:
 def test_many_problems_are_counted() -> None:
     assert first_problems([EVEN, MISSING], 2) == [EVEN, MISSING]
     assert first_problems([EVEN, MISSING, EVEN], 1) == [EVEN, Problem("", "… and 2 more")]
+
+
+def test_an_error_without_a_message_is_named_by_its_type() -> None:
+    assert first_line(ValueError("first\nsecond")) == "first"
+    assert first_line(EOFError()) == "EOFError"
 
 
 def test_the_helper_of_the_tests_tells_problems_apart() -> None:

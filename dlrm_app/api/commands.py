@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dlrm_app.config.overrides import Settings
     from dlrm_app.config.predict import PredictConfig
     from dlrm_app.config.report import ReportConfig
+    from dlrm_app.config.schema import Section
     from dlrm_app.config.serve import ServeConfig
     from dlrm_app.config.train import TrainConfig
 
@@ -308,6 +309,10 @@ COMMANDS: Mapping[str, Callable[[], Command[Any]]] = {
     "doctor": _doctor,
 }
 """Name → the function that imports and returns the command."""
+
+
+def schema_of(name: str) -> "type[Section]":
+    return COMMANDS[name]().schema
 
 
 def checked_config(name: str, settings: "Settings", problems: Sequence[Problem] = ()) -> Any:

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dlrm_app.config.conf_files import BUILDS_ON, conf_dir
 from dlrm_app.config.overrides import Overrides, Settings, overrides_of
 from dlrm_app.config.schema import Schema, Section, build, defaults_of
-from dlrm_app.errors import ConfigError, DlrmError, Problem, refuse_all, refuse_if
+from dlrm_app.errors import ConfigError, DlrmError, Problem, first_line, refuse_all, refuse_if
 from dlrm_app.typed import install_command, words_of
 
 Completion = Callable[[Settings], Settings]
@@ -93,7 +93,7 @@ def compose_tree(
             OmegaConf.update(whole, key, value, merge=True, force_add=True)
     # ValueError: from a user's defaults list
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        text = str(error).splitlines()[0]
+        text = first_line(error)
         is_launcher = "hydra/launcher" in text
         cure = f"{install_command('sweep')} brings submitit's launchers" if is_launcher else ""
         raise ConfigError(Problem("hydra/launcher" if is_launcher else "", text, cure)) from error
@@ -154,7 +154,6 @@ def resolved(tree: DictConfig) -> dict[str, object]:
     try:
         plain = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
-        rule = f"cannot be resolved: {str(error).splitlines()[0]}"
-        raise ConfigError(Problem(str(error.full_key), rule)) from error
+        raise ConfigError(Problem(str(error.full_key), f"cannot be resolved: {first_line(error)}")) from error
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}

@@ -19,7 +19,7 @@ from dlrm_app.checksums import checksum, file_difference
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
-from dlrm_app.errors import DataError, Problem
+from dlrm_app.errors import DataError, Problem, first_line
 from dlrm_app.files import written_whole
 from dlrm_app.records import Json
 
@@ -133,9 +133,7 @@ def _read(
         with pq.ParquetFile(path) as file:
             table = file.read([name for name in columns if name in file.schema_arrow.names])
     except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            Problem(str(path), f"cannot be read ({str(error).splitlines()[0]})", _CURE)
-        ) from error
+        raise DataError(Problem(str(path), f"cannot be read ({first_line(error)})", _CURE)) from error
     if len(table) != rows or any(
         table.column(name).null_count for name in table.column_names if name not in nullable
     ):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.errors import ConfigError, Problem, first_line, refuse_if
 from dlrm_app.machine import HIDDEN, Driver, cpu_limits, find_driver, installed
 
 
@@ -157,7 +157,7 @@ def _why_no_gpu() -> str:
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types for it
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch is a build for CPU
-        return str(error).splitlines()[0].rstrip(".")
+        return first_line(error).rstrip(".")
     return "it gives no reason"
 
 

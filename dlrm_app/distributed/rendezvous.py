@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore, distributed_c10d
 
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.errors import DlrmError, Problem
+from dlrm_app.errors import DlrmError, Problem, first_line
 
 TIMEOUT = timedelta(minutes=10)
 """The default time that a rank waits for another: long enough to write a checkpoint that others wait for."""
@@ -159,7 +159,7 @@ def join_process_group(backend: str, timeout: timedelta) -> None:
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
         raise DlrmError(
-            f"rank {os.environ['RANK']} cannot meet the others at {address}: {str(error).splitlines()[0]}\n"
+            f"rank {os.environ['RANK']} cannot meet the others at {address}: {first_line(error)}\n"
             "  all must be started, reach that address, and leave its port to this run alone: torchrun's "
             "--master-port, or MASTER_PORT, chooses another"
         ) from error

@@ -138,12 +138,9 @@ def column_rules(settings: ColumnSettings, spec: Spec, base: Manifest | None) ->
             if "vectors" in column.encoding
         }
         looked_up = [c for c in spec.looked_up if encoding.grow_from or c.name not in kept]
-        return ColumnRules(
-            *(base, day, counted, groups, rules, added),
-            vectors=vectors,
-            looked_up=tuple(looked_up),
-            vector_type=next(iter(kept.values()), settings.vector_type),
-        )
+        made = ColumnRules(base, day, counted, groups, rules, added, vectors=vectors)
+        dtype = next(iter(kept.values()), settings.vector_type)
+        return replace(made, looked_up=tuple(looked_up), vector_type=dtype)
     hashed = hash_columns(encoding.num_embeddings, spec)
     counted = frozenset(column.name for column in hashed) if encoding.kind == "vocab" else frozenset(names)
     sizes = per_column(settings.sizes, names)

@@ -91,7 +91,7 @@ class _ListEncoder:
         lists = raw.lists[self.slot]
         ends, (ids, _, unseen) = lists.ends, self.ids.apply_to_lists(lists)
         num_empty = int((ends[1:] == ends[:-1]).sum())
-        return EncodedColumn(_lists(ends, ids), num_empty, int(unseen[0]), lists.keys[: ends[-1]])
+        return EncodedColumn(_lists(ends, ids), num_empty, int(unseen[0]), lists.elements)
 
 
 @dataclass(frozen=True)
@@ -304,8 +304,7 @@ def _cut(values: NDArray[S], lengths: NDArray[np.int64]) -> list[NDArray[S]]:
 
 
 def _weight_lists(lists: RawList) -> Bags:
-    ends, keys, _ = lists
-    return Bags(keys[: ends[-1]].view(np.float64).astype(np.float32), ends.astype(np.int32))
+    return Bags(lists.elements.view(np.float64).astype(np.float32), lists.ends.astype(np.int32))
 
 
 def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> Bags:

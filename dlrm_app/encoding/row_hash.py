@@ -39,7 +39,7 @@ def content_hashes(raw: RawColumns, spec: Spec) -> NDArray[np.uint64]:
     for weights in raw.element_weights:
         _add_lists(weights.ends, weights.keys, hashes)
     for vectors in raw.vectors:
-        narrow = vectors.keys[: vectors.ends[-1]].view(np.float64).astype(np.float32)
+        narrow = vectors.elements.view(np.float64).astype(np.float32)
         _add_lists(vectors.ends, narrow.view(np.uint32).astype(np.uint64), hashes)
     _finish(hashes)
     return hashes

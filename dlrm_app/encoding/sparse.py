@@ -109,7 +109,7 @@ class SparseEncoder:
     def apply_to_lists(self, lists: RawList) -> EncodedKeys:
         """Encodes the elements of ``lists``, of one column; a list that all rows share once, and repeats its ids."""
         if not isinstance(lists, RepeatedList):
-            return self.apply(JaggedColumns.joined([lists.keys[: lists.ends[-1]]]))
+            return self.apply(JaggedColumns.joined([lists.elements]))
         rows, (ids, missing, unseen) = len(lists.ends) - 1, self.apply(JaggedColumns.joined([lists.first]))
         return EncodedKeys(np.tile(ids, rows), missing * rows, unseen * rows)
 

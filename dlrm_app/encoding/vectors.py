@@ -16,9 +16,8 @@ def encode_vectors(lists: RawList, column: VectorColumn) -> tuple[Bags, int]:
 
     Raises DataError for numbers that shards cannot keep.
     """
-    ends, keys, _ = lists
-    present = ends[1:] > ends[:-1]
-    numbers = keys[: ends[-1]].view(np.float64).astype(np.float32).reshape(-1, column.size)
+    present = lists.ends[1:] > lists.ends[:-1]
+    numbers = lists.elements.view(np.float64).astype(np.float32).reshape(-1, column.size)
     limit = np.finfo(VECTOR_TYPES[column.dtype]).max
     if numbers.size and (largest := np.abs(numbers).max()) > limit:
         rule = f"has the number {largest:.6g}, and {column.dtype} holds numbers up to {limit:.6g}"

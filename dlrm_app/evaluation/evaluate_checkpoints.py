@@ -177,7 +177,7 @@ def refuse_other_labels(first: MeasuredModel, second: MeasuredModel) -> None:
             f"cannot be compared with {second.path}, because the {what} of their datasets' rows are "
             "not the same in the same order"
         )
-        raise DataError(Problem(str(first.path), rule, "preprocess both alike, but for the encoding"))
+        raise DataError(Problem(str(first.path), rule, "preprocess both alike, except for the encoding"))
 
 
 def measure(

@@ -33,7 +33,7 @@ from dlrm_app.loader.rows import Rows
 from dlrm_app.model.initial_weights import local_parts, table_weights
 from dlrm_app.model.regularization import RegularizedPerceptron
 from dlrm_app.sharding.sharder import undisturbed
-from dlrm_app.tables.table import Table
+from dlrm_app.tables.table import Table, features_of
 
 SAMPLED_ROWS = 1 << 16
 """Rows of each split that are looked at."""
@@ -57,7 +57,7 @@ def gather(
 
     ``batches``: of the split of ``rows``; the first is used.
     """
-    features = [name for table in tables for name in table.features]
+    features = features_of(tables)
     scales, aucs, unknown = runtime.on_first(_look, manifest, features, rows)
     silent, spread = _fire(passes, batches, rows.number)
     growth, largest = _weights(passes.model, tables)

@@ -64,19 +64,8 @@ class ClickBlocks:
             order = gains.argsort(descending=True, stable=True)
             best = gains[order[best_groups[order].argsort(stable=True)]]
         places = torch.arange(len(positives), device=positives.device) - begins[0][best_groups]
-        of_blocks = torch.repeat_interleave(clicks)
-        return cls(
-            *(
-                group,
-                above,
-                size,
-                clicks,
-                _sums(gains, of_blocks, len(keys)),
-                group_clicks + others,
-                group_clicks,
-            ),
-            *(best, places, best_groups),
-        )
+        blocks = group, above, size, clicks, _sums(gains, torch.repeat_interleave(clicks), len(keys))
+        return cls(*blocks, group_clicks + others, group_clicks, best, places, best_groups)
 
     def group_sums(self, values: torch.Tensor) -> torch.Tensor:
         """The sums [G] of ``values`` [T] over the blocks of each group."""

@@ -102,9 +102,8 @@ def rows_of_labels(manifest: Manifest, split: str) -> list[LabelRows]:
                 and stored[label.name].rows < manifest.splits[split].rows
             ):
                 logger.warning(
-                    "%s is of an earlier version, which did not count the rows with %s that lack %s: where there are "
-                    "some, calibration of %s is off; preprocess again",
-                    *(manifest.path, label.given, label.name, label.name),
+                    f"{manifest.path} is of an earlier version, which did not count the rows with {label.given} that lack "
+                    f"{label.name}: where there are some, calibration of {label.name} is off; preprocess again"
                 )
         counts.append(1.0 if abs(times - 1) < ROUNDING else times)
     return [LabelRows(split, number, given, tuple(counts)) for number in range(len(given))]

@@ -81,11 +81,10 @@ class ClickMetrics(Metric):
         rows, positives, loss, _, _, prediction, correct = sums[1].tolist()
         self.ne_error = _ne_error(rows, positives, loss, sums[2].tolist())
         if self._warns and current_rank() == 0 and (nans or positives in (0, rows)):
+            weight = f" (of a weight of {rows:g}, {positives:g})" if scored.is_weighted else ""
             logger.warning(
-                "metrics of %s are undefined (nan): of its %d rows %d are positive%s, and %d logits are nan",
-                *(self.split, num_samples, num_positives),
-                f" (of a weight of {rows:g}, {positives:g})" if scored.is_weighted else "",
-                nans,
+                f"metrics of {self.split} are undefined (nan): of its {num_samples:.0f} rows {num_positives:.0f} are "
+                f"positive{weight}, and {nans:.0f} logits are nan"
             )
         return {
             **self._order(scored, has_nan=nans > 0),

@@ -13,14 +13,14 @@ from dlrm_app.files import is_file, output_problems
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import hold_checkpoint, refuse_no_checkpoint
 from dlrm_app.runs.checkpoint.trained import dataset_of, refuse_moved
-from dlrm_app.tables.table import Table
+from dlrm_app.tables.table import Table, features_of
 
 
 def evaluation_problems(
     config: EvaluationConfig, manifest: Manifest, tables: Sequence[Table]
 ) -> list[Problem]:
     """Problems: settings of a training run's evaluations that the dataset does not allow."""
-    features = [name for table in tables for name in table.features]
+    features = features_of(tables)
     problems = [
         each.within("evaluation", ".") for each in group_problems(manifest, features, config.group_by)
     ]

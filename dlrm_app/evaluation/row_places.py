@@ -54,9 +54,10 @@ def order_rows(
     if manifest is None:
         known = sorted(names)
     else:
-        expected = (
-            _shard_rows(manifest, split) if place[0] == "shard" else _source_lines(path, manifest, split)
-        )
+        if place[0] == "shard":
+            expected = {shard.path: np.arange(shard.rows) for shard in manifest.splits[split].shards}
+        else:
+            expected = _source_lines(path, manifest, split)
         found = [_known_name(name, expected, is_path=place[0] == "file") for name in names]
         if others := [name for name, known in zip(names, found, strict=True) if known is None]:
             rule = (
@@ -89,10 +90,6 @@ def _known_name(name: str, expected: Mapping[str, object], *, is_path: bool) -> 
         return None
     same_name = [known for known in expected if Path(known).name == Path(name).name]
     return same_name[0] if len(same_name) == 1 else None
-
-
-def _shard_rows(manifest: Manifest, split: str) -> dict[str, NDArray[np.int64]]:
-    return {shard.path: np.arange(shard.rows) for shard in manifest.splits[split].shards}
 
 
 def _source_lines(path: str, manifest: Manifest, split: str) -> dict[str, NDArray[np.int64]]:

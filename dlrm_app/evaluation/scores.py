@@ -20,7 +20,7 @@ from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError, Problem
+from dlrm_app.errors import DataError, Problem, first_line
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.row_places import PLACES, RowPlaces, order_rows
 from dlrm_app.evaluation.scored_rows import ScoredRows
@@ -164,7 +164,7 @@ def read_scores(path: str, manifest: Manifest | None, split: str) -> GivenScores
                 raise ValueError(f"column label has {others[0]:g}, not 0 or 1 alone")
             labels = torch.from_numpy(values == 1)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        reason = getattr(error, "strerror", None) or first_line(error)
         cure = (
             "it must be Parquet with a column score of numbers and, if you like, label, none of them missing"
         )

@@ -11,7 +11,7 @@ from torch import nn
 from dlrm_app.inference.sharded_tables import ShardedTables
 from dlrm_app.inference.tables import QuantizedTables
 from dlrm_app.model.attention import AttentivePooling, units_of
-from dlrm_app.tables.table import Table
+from dlrm_app.tables.table import Table, features_of
 
 
 class AttentiveTables(nn.Module):
@@ -50,7 +50,7 @@ class AttentiveTables(nn.Module):
 
     def _lists(self) -> Iterator[tuple[int, int, nn.Module]]:
         """(its place among the features, that of its target, its unit) of each list that is pooled by attention."""
-        places = {name: k for k, name in enumerate(name for table in self._tables for name in table.features)}
+        places = {name: k for k, name in enumerate(features_of(self._tables))}
         for table in self._tables:
             if table.attention:
                 for name, unit in zip(table.lists, units_of(self.units, table), strict=True):

@@ -289,12 +289,10 @@ def _features_of(trained: TrainedModel) -> list[ExportedFeature]:
     """The features in the order of the tables that they read."""
     columns = {column["name"]: column for column in trained.columns["sparse"]}
     return [
-        ExportedFeature(
-            *(name, table.name, columns[name]["num_embeddings"], columns[name]["multi_hot"]),
-            weighted=name in table.weighted,
-        )
+        ExportedFeature(name, table.name, rows, multi_hot, weighted=name in table.weighted)
         for table in trained.tables
         for name in table.features
+        for rows, multi_hot in [(columns[name]["num_embeddings"], columns[name]["multi_hot"])]
     ]
 
 

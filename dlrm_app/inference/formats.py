@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dlrm_app.errors import DataError, DlrmError, Problem
+from dlrm_app.errors import DataError, DlrmError, Problem, first_line
 from dlrm_app.files import ensure_room
 from dlrm_app.kernels.memory import keep_freed_memory
 
@@ -222,7 +222,7 @@ def _loading(path: Path) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise DataError(
-            Problem(str(path), f"cannot be loaded ({str(error).splitlines()[0][:300]})", "export again")
+            Problem(str(path), f"cannot be loaded ({first_line(error)[:300]})", "export again")
         ) from error
 
 

@@ -20,7 +20,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from dlrm_app.inference.tables import TYPES, Weights, quantize_rows, refuse_unfit
 from dlrm_app.loader.batch import CPU
 from dlrm_app.tables.bags import to_bag_config
-from dlrm_app.tables.table import Table
+from dlrm_app.tables.table import Table, features_of
 
 
 @torch.fx.wrap
@@ -52,7 +52,7 @@ class ShardedTables(nn.Module):
         stacked: bool,
     ) -> None:
         super().__init__()
-        self._features = [name for table in tables for name in table.features]
+        self._features = features_of(tables)
         self._widths = [table.dim for table in tables for _ in table.features]
         bags = _Bags(tables, types, weights)
         self._is_weighted = bags.bags.is_weighted()

@@ -17,7 +17,7 @@ from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError, Problem
+from dlrm_app.errors import DataError, Problem, first_line
 from dlrm_app.typed import setting
 
 KEY = "distillation.scores"
@@ -96,7 +96,7 @@ def soft_label_problems(path: Path, manifest: Manifest) -> list[Problem]:
     try:
         metadata = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        reason = getattr(error, "strerror", None) or first_line(error)
         return [_refusal(path, manifest, f"cannot be read ({reason})")]
     rows = manifest.splits["train"].rows
     if not {"score", "label", "shard", "row"} <= set(metadata.schema.names) or metadata.num_rows != rows:

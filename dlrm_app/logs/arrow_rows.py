@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.logs.arrow_columns import Fault, Reading
+from dlrm_app.logs.arrow_columns import Fault, Reading, ReadValues
 from dlrm_app.logs.arrow_lists import ends_of, lists_of, split_weights
 from dlrm_app.logs.arrow_texts import shown_text
 from dlrm_app.logs.arrow_values import ArrowValues
@@ -98,7 +98,8 @@ class ArrowCursor(Position):
                 is_sparse, slot = column.role == "sparse", self._slots.get(column.name, (False, 0))[1]
                 its_values = values[num_numbers + slot] if is_sparse else dense[column.name]
                 its_spans = spans[slot] if is_sparse else _NO_SPANS
-                self._values.fill_all(stored, reading, its_values[read], its_states[read], its_spans)
+                out = ReadValues(its_values[read], its_states[read], its_spans)
+                self._values.fill_all(stored, reading, out)
                 if read.stop < count:
                     its_values[read.stop :] = its_values[0]
                 if column.role in NEVER_MISSING:

@@ -56,39 +56,25 @@ class ArrowValues:
         size = len(array)
         values: KeysOrNumbers
         values = np.empty(size, np.uint64) if reading.column.role == "sparse" else np.empty(size, np.float64)
-        states = np.empty(size, np.uint8)
         spans = np.zeros((size if self.keeps_spans else 0, 2), np.int64)
-        self.fill(array, reading, values, states, spans)
-        return ReadValues(values, states, spans)
+        found = ReadValues(values, np.empty(size, np.uint8), spans)
+        self.fill(array, reading, found)
+        return found
 
-    def fill_all(
-        self,
-        chunks: Sequence[pa.Array],
-        reading: Reading,
-        values: KeysOrNumbers,
-        states: NDArray[np.uint8],
-        spans: NDArray[np.int64],
-    ) -> None:
+    def fill_all(self, chunks: Sequence[pa.Array], reading: Reading, out: ReadValues) -> None:
         """``fill`` for a column of several ``chunks``."""
-        start = 0
+        (values, states, spans), start = out, 0
         for chunk in chunks:
             part = slice(start, start + len(chunk))
-            self.fill(chunk, reading, values[part], states[part], spans[part])
+            self.fill(chunk, reading, ReadValues(values[part], states[part], spans[part]))
             start = part.stop
 
-    def fill(
-        self,
-        array: pa.Array,
-        reading: Reading,
-        values: KeysOrNumbers,
-        states: NDArray[np.uint8],
-        spans: NDArray[np.int64],
-    ) -> None:
-        """Fills ``values`` [R] with numbers or keys, ``states`` [R], and ``spans`` if they have room."""
-        column, kind = reading.column, array.type
+    def fill(self, array: pa.Array, reading: Reading, out: ReadValues) -> None:
+        """Fills the values and states of ``out``, and its spans if they have room."""
+        (values, states, spans), column, kind = out, reading.column, array.type
         missing = MISSING_KEY if column.role == "sparse" else np.nan
         if kind in TEXTS and len(array):
-            self._parse(array, reading, values, states, spans)
+            self._parse(array, reading, out)
         elif pa.types.is_null(kind) or not len(array):
             values.fill(missing)
             states.fill(ABSENT)
@@ -103,7 +89,7 @@ class ArrowValues:
                 *self._distinct[key][1], *numbers_and_nulls(indices), missing, values, states, spans
             )
         elif column.kind == "string" or is_text_of_digits(column, kind):
-            self._parse(digits_of(array), reading, values, states, spans)
+            self._parse(digits_of(array), reading, out)
             if column.kind == "string" and pa.types.is_floating(kind):
                 states[(states == PRESENT) & are_rounded(array)] = BAD
         else:
@@ -122,16 +108,9 @@ class ArrowValues:
         if (is_beyond := is_beyond_years(array)) is not None:
             states[is_beyond] = BAD
 
-    def _parse(
-        self,
-        array: pa.Array,
-        reading: Reading,
-        values: KeysOrNumbers,
-        states: NDArray[np.uint8],
-        spans: NDArray[np.int64],
-    ) -> None:
+    def _parse(self, array: pa.Array, reading: Reading, out: ReadValues) -> None:
         """Reads strings by the rules for text; their bytes are not copied, but those of long strings in views."""
-        column, codes, content, words = reading
+        (values, states, spans), (column, codes, content, words) = out, reading
         is_sparse = column.role == "sparse"
         texts = texts_of(array, only_short=column.kind == "hex" and not words)
         (parse_keys if is_sparse else parse_numbers)(*texts, codes, content, values, states)

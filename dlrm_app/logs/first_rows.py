@@ -122,7 +122,7 @@ def padding_fault(lists: RawList, column: LogColumn) -> str | None:
     size, count = Counter(sizes[sizes > 0].tolist()).most_common(1)[0]
     if size < 2 or count < _MOST_SIZES * (sizes > 0).sum():
         return None
-    keys = lists.keys[: lists.ends[-1]][np.repeat(sizes == size, sizes)].reshape(count, size)
+    keys = lists.elements[np.repeat(sizes == size, sizes)].reshape(count, size)
     for side, rows in (("begin", keys), ("end", keys[:, ::-1])):
         values, counts = np.unique(rows[:, 0], return_counts=True)
         value, share = values[counts.argmax()], counts.max() / count

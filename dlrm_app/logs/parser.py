@@ -141,10 +141,11 @@ class Parser:
         Returns (position after the last line read, lines read, rejects among them). Hidden line breaks are restored in
         ``text`` itself, which must be writable.
         """
+        form = self._marks, self._columns, self._sized, self._header
         out = (self._labels, self._dense, self._keys, self._spans)
+        lists = (self._list_ends, self._list_keys, self._list_spans)
         at, self.rows, count, num_rejects, why = lines.parse_lines(
-            *(text, start, stop, num_lines, self._marks, self._columns, self._sized, self._header, out),
-            *((self._list_ends, self._list_keys, self._list_spans), self.rows, self._rejects),
+            text, start, stop, num_lines, *form, out, lists, self.rows, self._rejects
         )
         if why == lines.ROWS_FULL and self.rows < self._capacity:
             self._make_room(min(_GROWTH * len(self._labels), self._capacity))

@@ -22,6 +22,11 @@ class RawList(NamedTuple):
     keys: NDArray[np.uint64]
     spans: NDArray[np.int64]
 
+    @property
+    def elements(self) -> NDArray[np.uint64]:
+        """The keys of all elements; ``keys`` may have room for more."""
+        return self.keys[: self.ends[-1]]
+
     def take(self, rows: NDArray[np.int64]) -> "RawList":
         """The lists of ``rows`` alone, given by their numbers in rising order."""
         sizes = np.diff(self.ends)
@@ -186,17 +191,14 @@ def _without_padding(spec: Spec, columns: Sequence[LogColumn], lists: Sequence[R
         return lists
     # a missing element alone has no weight
     lists = [each.emptied(are_missing(each)) if slot in padded else each for slot, each in enumerate(lists)]
-    is_element = {
-        slot: lists[slot].keys[: lists[slot].ends[-1]] != padding_key(column)
-        for slot, column in padded.items()
-    }
+    is_element = {slot: lists[slot].elements != padding_key(column) for slot, column in padded.items()}
     is_element |= {slot: is_element[of] for slot, of in weight_slots(spec).values() if of in is_element}
     return [each.where(is_element[slot]) if slot in is_element else each for slot, each in enumerate(lists)]
 
 
 def are_missing(lists: RawList) -> NDArray[np.bool_]:
     """True for each list whose only element is a missing value. It counts as empty: text cannot tell the two apart."""
-    is_missing = lists.keys[: lists.ends[-1]] == MISSING_KEY
+    is_missing = lists.elements == MISSING_KEY
     sizes = np.diff(lists.ends)
     is_lone = np.zeros(len(sizes), bool)
     if is_missing.any():

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
-from dlrm_app.errors import DataError, Problem
+from dlrm_app.errors import DataError, Problem, first_line
 from dlrm_app.logs.arrow_rows import keys_of
 
 _ROWS = 1 << 16
@@ -41,7 +41,7 @@ class VectorFile:
         try:
             schema = pq.read_schema(self.path)
         except (pa.ArrowException, OSError) as error:
-            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            reason = getattr(error, "strerror", None) or first_line(error)
             return Problem(self.key, f"cannot be read ({reason})", "name a Parquet file, or leave it out")
         if {"value", "vector"} <= {*schema.names} and _is_vector(schema.field("vector").type):
             return None
@@ -87,7 +87,7 @@ class VectorFile:
             with pq.ParquetFile(self.path) as file:
                 yield from file.iter_batches(_ROWS, columns=columns)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(Problem(self.key, f"cannot be read ({str(error).splitlines()[0]})")) from error
+            raise DataError(Problem(self.key, f"cannot be read ({first_line(error)})")) from error
 
 
 def _is_vector(kind: pa.DataType) -> bool:

@@ -51,7 +51,7 @@ class Architecture:
     experts.
     name_axes: (configuration, sparse feature → width of its vector, dense inputs) → parameter → the names along its
     axes, for the parameters whose shape depends on the features. A warm start with other features keeps what has a
-    name, and begins anew with parameters that stand not there.
+    name, and draws other parameters again.
     rules: further problems of a model of it.
     """
 
@@ -254,8 +254,8 @@ class ModelSpec:
 
     @property
     def given_tables(self) -> list[Table]:
-        """What an architecture sees: the tables, those that are frozen as wide as their vectors are projected, and a
-        table for each vector of a row.
+        """The tables as an architecture sees them: frozen ones have the projected width, and each vector of a row has
+        a table.
         """
         dim = self.projected_dim
         tables = [replace(table, dim=dim) if table.is_frozen else table for table in self.tables]

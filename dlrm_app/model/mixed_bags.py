@@ -1,4 +1,4 @@
-"""What the sparse part of a model gives: a vector for each feature, whether it is a sum of a table's rows, a list
+"""The output of a model's sparse part: a vector for each feature, whether it is a sum of a table's rows, a list
 pooled by attention or by weights, or the projection of a vector that the model does not train.
 
 An architecture sees all of them as the features of one EmbeddingBagCollection. Shapes: B batch rows, V vectors of a
@@ -20,7 +20,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.attention import AttentivePooling
 from dlrm_app.tables.bags import meta_bags, meta_vectors, to_bag_config, torch_name
-from dlrm_app.tables.table import Table
+from dlrm_app.tables.table import Table, features_of
 
 Rows: TypeAlias = "KeyedJaggedTensor | tuple[KeyedJaggedTensor, torch.Tensor]"
 """The ids of features, and for a model with vectors in each row these, [B, W]."""
@@ -98,7 +98,7 @@ class Combination(nn.Module):
     def __init__(self, spec: ModelSpec, attentive: Sequence[Table], num_models: int) -> None:
         super().__init__()
         self._given = {name: table.dim for table in spec.given_tables for name in table.features}
-        self._looked_up = [name for table in spec.looked_up for name in table.features]
+        self._looked_up = features_of(spec.looked_up)
         self._projected = [*self._looked_up, *spec.vectors]
         self.attention = AttentivePooling(attentive, num_models)
         sizes = {name: table.dim for table in spec.looked_up for name in table.features} | {**spec.vectors}

@@ -113,21 +113,13 @@ def read_request(config: PreprocessConfig) -> Request:
     spec = with_files_of(spec, vocabulary_day(encoding, base))
     has_train = config.input.train is not None and "train" not in config.input.unlabelled
     has_clicks = spec.label is not None and has_train
-    columns = ColumnSettings(
-        *(encoding, dense, config.multi_hot.sizes, config.keep, has_clicks, config.vectors.dtype)
-    )
-    unlabelled = [
-        Problem("sampling.negatives", "needs the labels of the training rows", "leave it out, or give labels")
-    ]
-    is_sampled = config.sampling.negatives is not None
-    refuse_if(
-        [
-            *setting_problems(columns, spec, base),
-            *vector_file_problems(spec, base, encoding.grow_from is not None),
-            *unlabelled * (is_sampled and not has_clicks),
-            *_split_problems(config.split, spec),
-        ]
-    )
+    columns = _column_settings(replace(config, encoding=encoding), has_clicks)
+    problems = setting_problems(columns, spec, base)
+    problems += vector_file_problems(spec, base, encoding.grow_from is not None)
+    if config.sampling.negatives is not None and not has_clicks:
+        rule, cure = "needs the labels of the training rows", "leave it out, or give labels"
+        problems.append(Problem("sampling.negatives", rule, cure))
+    refuse_if(problems + _split_problems(config.split, spec))
     if base is not None:
         dense = replace(dense, transform=base_transform(base, spec, dense.transform))
     given = _with_versions(config.input, begun_config(Path(config.output)).get("input", {}))
@@ -135,6 +127,11 @@ def read_request(config: PreprocessConfig) -> Request:
     refuse_if(base_click_problems(base, sources) if base else [])
     config = replace(config, encoding=encoding, dense=dense, input=given)
     return Request(config, base, _plan_inputs(config, spec, sources))
+
+
+def _column_settings(config: PreprocessConfig, has_clicks: bool) -> ColumnSettings:
+    sizes, dtype = config.multi_hot.sizes, config.vectors.dtype
+    return ColumnSettings(config.encoding, config.dense, sizes, config.keep, has_clicks, dtype)
 
 
 def plan_dataset(request: Request, config: PreprocessConfig, auto: Json | None) -> DatasetPlan:
@@ -147,10 +144,7 @@ def plan_dataset(request: Request, config: PreprocessConfig, auto: Json | None) 
         spec = with_crosses(inputs.spec, config.encoding.crosses)
         files = tuple(replace(each, derived=spec.derived) for each in inputs.file_specs)
         inputs = replace(inputs, spec=spec, file_specs=files)
-    columns = ColumnSettings(
-        *(config.encoding, config.dense, config.multi_hot.sizes, config.keep, inputs.has_clicks),
-        config.vectors.dtype,
-    )
+    columns = _column_settings(config, inputs.has_clicks)
     refuse_if(setting_problems(columns, inputs.spec, None) if base is None else [])
     return DatasetPlan(config, auto, inputs, column_rules(columns, inputs.spec, base))
 

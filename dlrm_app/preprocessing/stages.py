@@ -142,26 +142,19 @@ class Stages:
         """Encodes all units. Raises DataError if too many lines are malformed or the input changes."""
         inputs, rules = self.plan.inputs, self.plan.columns
         journal = self.passes.journal("encode", EncodedUnit)
-        folded = self.passes.journal("targets", DenseColumn).folder if rules.targets else None
         dense, sparse = tuple(columns.dense), tuple(columns.sparse)
-        learnt = learnt_rows(dense, inputs.output)
-        wants_contents = inputs.splits_by == "content"
         is_known = rules.base is not None and rules.grows_from is None
-        counted = frozenset(inputs.splits if is_known else ("val", "test"))
-        sketches = bool(rules.counted)
         work = EncodeUnits(
-            *(
-                inputs,
-                dense,
-                sparse,
-                sketches,
-                journal,
-                folded,
-                wants_contents,
-                learnt,
-                counted,
-                columns.vectors,
-            )
+            inputs,
+            dense,
+            sparse,
+            bool(rules.counted),
+            journal,
+            folded=self.passes.journal("targets", DenseColumn).folder if rules.targets else None,
+            wants_contents=inputs.splits_by == "content",
+            learnt=learnt_rows(dense, inputs.output),
+            counted=frozenset(inputs.splits if is_known else ("val", "test")),
+            vectors=columns.vectors,
         )
         limit = RejectLimit(inputs, journal, self.plan.config.rejects.max_fraction)
         units = self.passes.over_units(work, inputs.sources, limit.check)

@@ -18,7 +18,7 @@ NO_METRICS = ("epoch", "step", "judgement", "judgements")
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run when it begins.
+    """The facts that a tracker gets of a run when it begins.
 
     folder: the run's folder, or that of a study
     name: the last two parts of the folder's path, such as study/trial-0003

@@ -53,8 +53,8 @@ class _Thread:
                 call(tracker)
         except Exception as error:  # a library may raise anything
             logger.warning(
-                "the tracker %s failed and gets no more events (metrics.jsonl does): %s: %s",
-                *(self.name, type(error).__name__, error),
+                f"the tracker {self.name} failed and gets no more events (metrics.jsonl does): "
+                f"{type(error).__name__}: {error}"
             )
 
 

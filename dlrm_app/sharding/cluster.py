@@ -166,7 +166,7 @@ def free_gpu_bytes(gpu: int) -> int:
     free += torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
     if free < MIN_FREE_SHARE * total:
         logger.warning(
-            "cuda:%d has %.1f of its %.1f GiB free: other processes use it too (nvidia-smi); tables get the rest",
-            *(gpu, free / GIB, total / GIB),
+            f"cuda:{gpu} has {free / GIB:.1f} of its {total / GIB:.1f} GiB free: other processes use it too "
+            "(nvidia-smi); tables get the rest"
         )
     return free // STEP_BYTES * STEP_BYTES

@@ -31,7 +31,7 @@ _LOOK_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Holder:
-    """Who works on a folder.
+    """The process that works on a folder.
 
     ``place``: the machine and its folder of local sides; ``turn``: differs each time that the lease is renewed.
     """

@@ -201,7 +201,7 @@ def beside(folder: Path, suffix: str) -> Path:
 
 
 def read_known(folder: Path) -> Known:
-    """What is remembered of ``folder``; empty if nothing is."""
+    """The notes about the files of ``folder``; empty if there are none."""
     path = beside(folder, "json")
     return read_record(path, Known, f"delete {path}") if path.is_file() else {}
 

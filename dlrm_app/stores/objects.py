@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 CHECKSUM, LINK = "sha256", "link"
 """Attributes of an object: the checksum of its bytes; that it stands for a link, and holds its target."""
 LEASE = ".lease"
-"""The object below a folder that names the command that works there; it is no file of the folder."""
+"""The object below a folder that names the command that works there; it is not a file of the folder."""
 _PART_BYTES = 1 << 23
 """The bytes of a part of a large upload."""
 _PARTS_AT_ONCE = 4

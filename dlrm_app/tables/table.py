@@ -1,6 +1,6 @@
 """An embedding table; the tables of a model in their order, and the names of their weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dlrm_app.records import Json
@@ -73,6 +73,11 @@ class Table:
     def num_bytes(self) -> int:
         """Bytes of the weights, without optimizer state."""
         return self.rows * self.dim * BYTES_PER_WEIGHT[self.data_type]
+
+
+def features_of(tables: Iterable[Table]) -> list[str]:
+    """The features of ``tables``, in their order."""
+    return [name for table in tables for name in table.features]
 
 
 def with_pooling_factors(tables: Sequence[Table], means: Mapping[str, float]) -> list[Table]:

@@ -63,7 +63,7 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     }
     weights = [label.loss_weight for label in run.manifest.labels]
     evaluation = Evaluation(
-        *(split, progress.last_epoch, progress.step, scores, judgement, labels, judgements, weights, seconds)
+        split, progress.last_epoch, progress.step, scores, judgement, labels, judgements, weights, seconds
     )
     progress.evals.append(evaluation)
     run.folder.tell(evaluation)

@@ -213,8 +213,8 @@ def go_back_to_best(run: TrainingRun, checkpoints: Checkpoints) -> None:
     metric = metric_of(run.progress.best)
     assert metric is not None
     logger.info(
-        "%s on val stands still: back to the weights of step %d, with the rates %s",
-        *(best.decides(metric.title), best.step, rates),
+        f"{best.decides(metric.title)} on val stands still: back to the weights of step {best.step}, with the rates "
+        f"{rates}"
     )
 
 

@@ -33,7 +33,7 @@ from dlrm_app.model.initial_weights import set_base_rate
 from dlrm_app.model.loss import ClickTask, multiplies_bf16, set_tf32
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.planner import plan_model, shard_model
-from dlrm_app.tables.table import Table, with_pooling_factors
+from dlrm_app.tables.table import Table, features_of, with_pooling_factors
 from dlrm_app.training.optimizers import combine_optimizers
 from dlrm_app.training.pipelines import Pipeline, make_pipeline
 from dlrm_app.training.validation import check_training
@@ -64,9 +64,7 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
     verify_together(manifest, config.data.verify, runtime)
     runtime.on_first(_refuse_shared_groups, manifest, config.evaluation.group_by)
     tables = runtime.together(with_pooling_factors, tables, mean_ids(manifest))
-    unused = sorted(
-        {column.name for column in manifest.sparse} - {name for table in tables for name in table.features}
-    )
+    unused = sorted({column.name for column in manifest.sparse} - {*features_of(tables)})
     if unused:
         logger.warning("no table reads %s: these features are left out", ", ".join(unused))
     return manifest, tables
@@ -126,7 +124,7 @@ def build_trainable(
         compile_parts(sharded.module.model)
     optimizer = combine_optimizers(sharded, tables, config.optimizer)
     pipeline = make_pipeline(trainer.pipeline, sharded, optimizer, device)
-    features = [name for table in tables for name in table.features]
+    features = features_of(tables)
     return Trainable(spec, tables, features, sharded, optimizer, pipeline, plan)
 
 

@@ -19,7 +19,7 @@ from dlrm_app.runs.checkpoint.marker import Checkpoint, read_marker
 from dlrm_app.runs.checkpoint.names import hold_checkpoint
 from dlrm_app.runs.checkpoint.trained import TrainedModel, describe_trained
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
-from dlrm_app.tables.table import Table, in_order
+from dlrm_app.tables.table import Table, features_of, in_order
 from dlrm_app.text import listed
 from dlrm_app.typed import as_typed, setting
 
@@ -169,13 +169,9 @@ def column_problems(
     ]
 
 
-def _features(tables: Sequence[Table]) -> list[str]:
-    return [name for table in tables for name in table.features]
-
-
 def _read(tables: Sequence[Table], manifest: Manifest) -> list[str]:
     """The features that ``tables`` read, and the columns of vectors in each row."""
-    return _features(tables) + [column.name for column in manifest.vectors]
+    return features_of(tables) + [column.name for column in manifest.vectors]
 
 
 def _dense_names(manifest: Manifest) -> list[str]:
@@ -198,7 +194,7 @@ def _check_columns(
         dense=[column for column in manifest.dense if column.name in known],
         vectors=[column for column in manifest.vectors if column.name in vectors],
     )
-    features = [name for name in previous.features if name in _features(tables)]
+    features = [name for name in previous.features if name in features_of(tables)]
     encoding = setting("encoding.path", previous.data_path)
     label = LabelRule("label" in allow, f"warm_start.allow={as_typed([*allow, 'label'], str)}")
     refuse_other_columns(common, both, features, previous.folder, encoding, ("newer",), label)

@@ -239,6 +239,10 @@ def run_case(case: tuple[str, ...], runtime: Runtime) -> tuple[list[float], dict
     return losses, whole_tables(trainable) | dense_weights(trainable)
 
 
+def run_cases(runtime: Runtime) -> list[tuple[list[float], dict[str, torch.Tensor]]]:
+    return [run_case(case, runtime) for case in CASES]
+
+
 def logits_by_hand(plain: PlainModel, rows: torch.Tensor, ids: dict[str, list[list[int]]]) -> torch.Tensor:
     """[B, 4], or with those of branches [1 + S, B, 4]: the plain model once for each label's top."""
     each = []
@@ -272,16 +276,21 @@ def plain_run(case: tuple[str, ...]) -> tuple[list[float], PlainModel]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [pytest.param(1, marks=pytest.mark.long), 2])
-@pytest.mark.parametrize("case", CASES)
-def test_training_matches_plain_torch(case: tuple[str, ...], num_ranks: int) -> None:
-    by_rank = on_ranks(partial(run_case, case), num_ranks)
-    losses, plain = plain_run(case)
-    found = torch.tensor([each for each, _ in by_rank]).mean(0)
-    torch.testing.assert_close(found, torch.tensor(losses), rtol=2e-5, atol=2e-6)
-    expected = {name.replace("/", "."): value.detach() for name, value in plain.dense.items()}
-    expected |= {name: bag.weight.detach() for name, bag in plain.bags.items()}
-    for name, value in expected.items():
-        torch.testing.assert_close(by_rank[0][1][name], value, rtol=2e-4, atol=5e-6)
+def test_training_matches_plain_torch(num_ranks: int) -> None:
+    for case, *by_rank in zip(CASES, *on_ranks(run_cases, num_ranks), strict=True):
+        losses, plain = plain_run(case)
+        found = torch.tensor([each for each, _ in by_rank]).mean(0)
+        of_losses = partial(of_case, case, "losses")
+        torch.testing.assert_close(found, torch.tensor(losses), rtol=2e-5, atol=2e-6, msg=of_losses)
+        expected = {name.replace("/", "."): value.detach() for name, value in plain.dense.items()}
+        expected |= {name: bag.weight.detach() for name, bag in plain.bags.items()}
+        for name, value in expected.items():
+            of_weights = partial(of_case, case, name)
+            torch.testing.assert_close(by_rank[0][1][name], value, rtol=2e-4, atol=5e-6, msg=of_weights)
+
+
+def of_case(case: tuple[str, ...], name: str, message: str) -> str:
+    return f"{' '.join(case)}: {name}: {message}"
 
 
 def test_each_label_has_its_own_top_and_one_label_none() -> None:

@@ -128,7 +128,7 @@ def plain_run(case: tuple[str, ...]) -> tuple[list[float], PlainModel]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("num_ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_weighted_training_matches_plain_torch(num_ranks: int) -> None:
     by_rank = on_ranks(run_cases, num_ranks)
     for number, case in enumerate(CASES):

@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,7 @@ FORMS: dict[str, Callable[[list[Any]], str]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("encoding", ["hash", "vocab"])
+@pytest.mark.parametrize(("form", "encoding"), [*zip(FORMS, cycle(["hash", "vocab"]))])
 def test_lists_in_brackets_equal_lists_with_a_separator(tmp_path: Path, form: str, encoding: str) -> None:
     options = [f"encoding={encoding}", *(["encoding.min_count=1"] if encoding == "vocab" else [])]
     plain = write(tmp_path, "plain", lambda items: "|".join(map(str, items)), separator="|")

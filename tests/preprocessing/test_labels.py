@@ -249,7 +249,7 @@ def test_null_words_are_missing_labels(log: Path) -> None:
 
 WAYS = {
     "plain": [],
-    "full shuffle": ["shuffle=full", "layout.shuffled_shard_rows=3000"],
+    "full shuffle": ["shuffle=full", "layout.shuffled_shard_rows=600"],
     "by content": ["shuffle=block", "split.by=content", "split.val=0.2", "dense.target_columns=[shop]"],
 }
 
@@ -259,8 +259,9 @@ WAYS = {
 def test_interruptions_end_in_the_same_bytes(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dlrm_app.preprocessing.request.MIB", 100_000)
     describe_all_roles(tmp_path)
-    write_csv(tmp_path / "log.csv", all_roles(40_000))
+    write_csv(tmp_path / "log.csv", all_roles(6000))
     keys = [*WAYS[way], "sampling.negatives=0.5", "threads=1", "layout.unit_mib=1"]
     made(tmp_path, "whole", "log.csv", *keys)
     interruptions = run_in_pieces(lambda: made(tmp_path, "pieces", "log.csv", *keys), monkeypatch, commits=1)

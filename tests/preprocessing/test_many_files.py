@@ -175,8 +175,9 @@ def _with(schema: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
     return schema.set(schema.get_field_index(name), pa.field(name, kind))
 
 
-@pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize("is_plain", [True, False])
+@pytest.mark.parametrize(
+    ("write", "is_plain"), [(as_text, True), (packed, True), (as_parquet, True), (as_parquet, False)]
+)
 def test_vocabularies_of_many_files_equal_one_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Writer, is_plain: bool
 ) -> None:

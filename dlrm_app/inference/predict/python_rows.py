@@ -1,6 +1,6 @@
 """Rows as Python programs have them → a table, or a refusal that says what to give.
 
-Types of other libraries are told by the names of their modules, so that none of these is imported.
+Types of other libraries are recognized by the names of their modules, so that none of these is imported.
 """
 
 import dataclasses

@@ -68,7 +68,7 @@ class Follower:
         self._path, self._num_threads = path, num_threads
         self.serving = Serving(export, export.model.folder)
         self._refused: object = None
-        """What was found at the path when it was last refused."""
+        """The export that was last refused, as it was found at the path."""
         self._replaced: Serving | None = None
         """The export that was served before, until it is freed."""
         self._rebuilt: Path | None = None
@@ -171,7 +171,7 @@ class Follower:
 
 
 def _asked(export: ServedExport) -> dict[str, object]:
-    """What clients must know of an export: how the values of requests are read, and the labels of answers."""
+    """The part of an export that clients rely on: how values of requests are read, and the labels of answers."""
     spec, model = export.requests.spec, export.model
     read = {column.name: replace(column, first=None, last=None) for column in spec.columns}
     return {**read, "null words": spec.null_values, "labels": model.labels or described_label(model.encoding)}

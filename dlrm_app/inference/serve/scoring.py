@@ -46,7 +46,7 @@ class ScoredRequest(NamedTuple):
 
 
 A = TypeVar("A")
-"""What a request is answered."""
+"""The answer to a request."""
 
 
 class ServedExport:

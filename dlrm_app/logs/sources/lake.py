@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dlrm_app.errors import ConfigError, DataError, Problem
+from dlrm_app.errors import ConfigError, DataError, Problem, first_line
 from dlrm_app.logs.sources.folders import NoFilesError, above_all, local_path
 from dlrm_app.logs.sources.store import address_of, in_threads, is_url, object_version, objects_below
 from dlrm_app.text import listed, without_credentials
@@ -269,7 +269,7 @@ def _explained(key: str, name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # from a library, a file system or a catalog's service
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         kind = NoFilesError if type(error).__name__ in _NO_TABLE else ConfigError
         raise kind(Problem(f"{key}={name}", f"cannot be read as a table ({reason})")) from error
 

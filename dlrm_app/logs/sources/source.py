@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 from isal import igzip, isal_zlib
 
-from dlrm_app.errors import DataError, DlrmError, Problem, joined
+from dlrm_app.errors import DataError, DlrmError, Problem, first_line, joined
 from dlrm_app.logs.sources.quoted_breaks import Quoting, ReadableText, TextWithoutBreaks
 from dlrm_app.logs.sources.remote_file import RemoteFile
 from dlrm_app.logs.sources.store import (
@@ -258,7 +258,7 @@ def explained_damage(source: InputFile) -> Iterator[None]:
     try:
         yield
     except DAMAGE as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         if source.format == "parquet":
             fault = f"cannot be read as Parquet: {reason}"
         # an error of the disk has a number; Arrow and gzip raise OSError without one for damage

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
-from dlrm_app.errors import DataError, Problem
+from dlrm_app.errors import DataError, Problem, first_line
 from dlrm_app.logs.sources.folders import above_all, matches_beginning
 from dlrm_app.text import without_credentials
 from dlrm_app.typed import install_command
@@ -221,13 +221,13 @@ def explained(address: str, verb: str = "read") -> Iterator[None]:
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise DataError(refusal) from error
     except InvalidPathError as error:
-        rule = f"has an object whose name is not a path ({str(error).splitlines()[0]})"
+        rule = f"has an object whose name is not a path ({first_line(error)})"
         raise DataError(Problem(str(address), rule, "rename or delete that object")) from error
     except NotSupportedError as error:
         fault = "is on a server that does not give parts of files"
         raise DataError(Problem(str(address), fault, "copy it to a disk")) from error
     except (BaseError, OSError) as error:
-        reason = without_credentials(str(error).splitlines()[0])
+        reason = without_credentials(first_line(error))
         cure = "run the same command again later"
         if "ExpiredToken" in str(error):
             rule, cure = (
@@ -284,7 +284,7 @@ def _open_store(root: str, settings: frozenset[tuple[str, str]]) -> "ObjectStore
         given = _aws_profile(root, dict(settings)) if scheme.startswith("s3") else {}
         return from_url(root, client_options=options, retry_config=retries, **given)
     except (BaseError, ValueError) as error:
-        reason = without_credentials(str(error).splitlines()[0])
+        reason = without_credentials(first_line(error))
         raise DataError(Problem(without_credentials(root), f"cannot be read ({reason})")) from error
 
 

@@ -201,7 +201,7 @@ class _SplitPart:
         self._folded = work.folded if split == "train" else None
         spec = plan.file_specs[unit.source]
         self._encoder = Encoder(
-            *(spec, work.dense, work.sparse, plan.output, self._folded, plan.kept_columns, work.vectors)
+            spec, work.dense, work.sparse, plan.output, self._folded, plan.kept_columns, work.vectors
         )
         self._sketches = sketches if split in plan.studied and work.wants_sketch else ()
         self._learnt = work.learnt if self._folded is None and plan.contents_identify_rows else None

@@ -38,7 +38,7 @@ _FAREWELL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class RankState:
-    """What a rank says of itself.
+    """A rank's state, as it tells the others.
 
     process: a random name of its process
     lead: the process of rank 0 that it follows; empty until that has seen it
@@ -190,7 +190,7 @@ class Meeting:
                 self.say(seen=seen)
 
     def _read(self, rank: int) -> RankState | None:
-        """What ``rank`` says; None if it has not come yet."""
+        """The state of ``rank``; None if it has not come yet."""
         try:
             return from_json(RankState, json.loads(self.shared.read(_state_file(rank))))
         except (FileNotFoundError, ValueError, DlrmError):

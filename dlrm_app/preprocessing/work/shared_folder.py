@@ -1,4 +1,4 @@
-"""What ranks that share the work on OUTPUT see of each other: on a disk that all share, or through a store.
+"""The files by which ranks that share the work on OUTPUT see each other: on a disk that all share, or through a store.
 
 OUTPUT/.work/ranks/settings      the configuration of rank 0, which all must have
 OUTPUT/.work/ranks/<rank>.state  what a rank says of itself (``meeting``)

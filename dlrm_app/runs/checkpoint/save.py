@@ -100,31 +100,20 @@ def save_checkpoint(
     rank cannot write or holds a value that is NaN or inf.
     """
     partial = partial_path(folder)
-
     ranks = replace(runtime, group=group)
     try:
         ranks.together(check_pieces, folder, pieces)
-        ranks.on_first(_make_partial, folder)
+        ranks.on_first(_explained(folder)(make_partial), folder)
         writer = TensorWriter(partial, runtime, group)
         save(tensors, storage_writer=writer, planner=PiecesPlanner(pieces), process_group=group)
         files = gather_files(folder, partial, writer.written, ranks, marker.config)
-        ranks.on_first(_complete, folder, replace(marker, files=files))
+        ranks.on_first(_explained(folder)(complete), folder, replace(marker, files=files))
     except CheckpointException as error:  # DCP's: raised on every rank
         reasons = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
         raise SharedError(Problem(str(folder), f"could not be written: {reasons}{_room(folder)}")) from error
     finally:
         if runtime.is_first or is_apart(folder, runtime):
             remove_partial(folder)
-
-
-def _make_partial(folder: Path) -> None:
-    with _explained(folder):
-        make_partial(folder)
-
-
-def _complete(folder: Path, marker: Marker) -> None:
-    with _explained(folder):
-        complete(folder, marker)
 
 
 @contextmanager

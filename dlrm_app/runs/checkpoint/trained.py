@@ -20,7 +20,7 @@ from dlrm_app.runs.checkpoint.marker import EMA, MODEL, Marker
 from dlrm_app.stores.fetch import fetched
 from dlrm_app.stores.names import is_in_store, url_of
 from dlrm_app.tables.specs import resolve_tables
-from dlrm_app.tables.table import Table, in_order
+from dlrm_app.tables.table import Table, features_of, in_order
 from dlrm_app.typed import setting
 
 
@@ -69,7 +69,7 @@ class TrainedModel:
     @property
     def features(self) -> list[str]:
         """The sparse features, in the order that the model reads them."""
-        return [name for table in self.tables for name in table.features]
+        return features_of(self.tables)
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.logs.labels import with_one_label
 from dlrm_app.logs.read_spec import read_spec
 from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.tables.table import features_of
 from dlrm_app.training.warm_start import column_problems, read_previous
 
 
@@ -28,7 +29,7 @@ def refuse_new_columns(called: Mapping[str, Settings], parent: Manifest, model: 
     ids |= dict.fromkeys(new_columns(parent, spec), 1)
     groups = repeated_columns(parent), weighted_columns(parent)
     tables = resolve_tables(tables_config, ids, *groups, vectors_in(parent))
-    features = [feature for table in tables for feature in table.features]
+    features = features_of(tables)
     features += [column.name for column in spec.looked_up if column.name not in ids]
     features += [column.name for column in spec.vectors]
     dense = [*(column.name for column in parent.dense), *new_numbers(parent, spec)]

@@ -147,10 +147,8 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
 
 def _schema(manifest: Manifest) -> pa.Schema:
     others = [label.name for label in manifest.other_labels]
-    return shard_schema(
-        *(manifest.label, manifest.dense, manifest.sparse, manifest.kept, manifest.weight, others),
-        vectors=manifest.vectors,
-    )
+    columns = manifest.dense, manifest.sparse, manifest.kept
+    return shard_schema(manifest.label, *columns, manifest.weight, others, manifest.vectors)
 
 
 def _other_columns(earlier: Manifest, dataset: Manifest) -> list[str]:
