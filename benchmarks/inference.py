@@ -12,7 +12,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.inference.exported_model import read_reference
-from dlrm_app.inference.formats import LOADERS, Inputs, Run
+from dlrm_app.inference.formats import LOADERS, Forward, Inputs
 from dlrm_app.inference.record import read_export
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel
 from dlrm_app.inference.verification import repeated
@@ -80,12 +80,13 @@ class OneHotTables(nn.Module):
         return torch.stack([F.embedding(ids[f], table) for f, table in enumerate(tables)], dim=1)
 
 
-def onnx(checkpoint: Path, example: Inputs, runtime: Runtime) -> Run:
+def onnx(checkpoint: Path, example: Inputs, runtime: Runtime) -> Forward:
     import onnxruntime
 
     trained = open_trained(checkpoint, runtime)
     weights = CheckpointWeights(trained)
-    weights.model.sparse_arch = OneHotTables([weights.table(t) for t in trained.tables for _ in t.features])
+    tables = [torch.cat([*weights.blocks(table)]) for table in trained.tables for _ in table.features]
+    weights.model.sparse_arch = OneHotTables(tables)
     model = ScoringModel(weights.model).eval()
     rows = torch.export.Dim("rows", min=1, max=1 << 20)
     features = example[2].shape[0]
@@ -99,7 +100,7 @@ def onnx(checkpoint: Path, example: Inputs, runtime: Runtime) -> Run:
     names = [each.name for each in session.get_inputs()]
     every = dict(zip(("dense", "values", "lengths"), range(3), strict=True))
 
-    def run(inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         scores, logits = session.run(None, {name: inputs[every[name]].numpy() for name in names})
         return torch.from_numpy(scores), torch.from_numpy(logits)
 
@@ -108,7 +109,7 @@ def onnx(checkpoint: Path, example: Inputs, runtime: Runtime) -> Run:
     return run
 
 
-def time_batches(run: Run, inputs: Inputs, seconds: float) -> Times:
+def time_batches(run: Forward, inputs: Inputs, seconds: float) -> Times:
     times = {}
     for rows in BATCHES:
         batch = repeated(inputs, rows)

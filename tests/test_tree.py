@@ -4,6 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "dlrm_app"
@@ -55,6 +56,19 @@ def test_a_public_function_takes_few_parameters() -> None:
         if num_parameters(function) > MAX_PARAMETERS
     }
     assert long <= set(MANY_PARAMETERS), "pass a record, or say in MANY_PARAMETERS why not"
+
+
+def test_benchmarks_and_scripts_import_names_that_exist() -> None:
+    lacking = [
+        f"{path.parent.name}/{path.name}: {node.module}.{each.name}"
+        for folder in ("benchmarks", "scripts")
+        for path in sorted((PACKAGE.parent / folder).glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dlrm_app")
+        for each in node.names
+        if not hasattr(import_module(node.module or ""), each.name)
+    ]
+    assert lacking == []
 
 
 def defined_names(path: Path) -> Iterator[str]:

@@ -180,7 +180,7 @@ def test_ranks_bound_to_shared_cores_use_their_share_of_all(monkeypatch: pytest.
 def jobs_of_one_group() -> list[object]:
     """Two jobs, then a failure of the first rank, and a step that takes longer than the group's timeout."""
     told: list[object] = []
-    with join_ranks(timedelta(seconds=2)) as ranks:
+    with join_ranks(timedelta(seconds=2), job="these jobs") as ranks:
         world = dist.group.WORLD
         for _ in range(2):
             with start_runtime(1) as runtime:
