@@ -30,8 +30,8 @@ test: setup ## the quick tests; three processes on two cores, for some of them w
 test-all: setup ## all tests, the slow and the long ones too
 	$(BIN)/python -m pytest -m "not gpu"
 
-test-slow: setup ## the slow tests too, which take more than about two seconds each
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long and not gpu"
+test-slow: setup ## tests that take more than about two seconds each
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "slow and not long"
 
 test-slurm: setup ## jobs on a Slurm of two nodes, started here, and two machines cut apart (root; Debian installs it)
 	@tests/install.sh "slurmctld slurmd munged" "slurm-wlm munge"
