@@ -37,8 +37,8 @@ OF_MANY_FEATURES = {"model": "dcn", "model.dcn_num_layers": 2, "model.dcn_low_ra
 OF_MANY_FEATURES |= {"model.ensemble_size": 1, "tables.embedding_dim": 16}
 CROSSED = {"model": "dcn_parallel", "model.dcn_num_layers": 1}
 """In place of the DLRM of small_clicks, by docs/experiments/models.md: a cross layer beside an MLP, which reads vectors."""
-BENT = {"model.dense_knots": 16}
-"""With CROSSED where numbers are all that there is (docs/experiments/quality.md, Numbers)."""
+BENT, MIN_BENT_ROWS = {"model.dense_knots": 16}, 48_000
+"""With CROSSED where numbers are all that there is, from so many rows on (docs/experiments/quality.md, Numbers)."""
 MOST_CROSSED = 64
 """The most vectors of features, dense ones too, that are crossed: the layer's products grow with their square."""
 OF_DLRM = ("kind", "bottom_mlp", "bottom_dropout", "dense_embedding_dim", "tasks", "experts")
@@ -127,7 +127,7 @@ def choose_recipe(manifest: Manifest, lanes: int, typed: Collection[str] = ()) -
     if name == "small_clicks" and _is_crossed(manifest, typed):
         del recipe["model.bottom_mlp"]  # which this model has none of
         recipe |= CROSSED
-        if all(column.encoding["kind"] == "bucket" for column in manifest.sparse):
+        if rows >= MIN_BENT_ROWS and all(c.encoding["kind"] == "bucket" for c in manifest.sparse):
             recipe |= BENT
     if manifest.labels:
         recipe |= SEVERAL_LABELS

@@ -145,11 +145,17 @@ def test_few_columns_without_lists_are_crossed(tmp_path: Path) -> None:
         0.1,
         1,
     )  # as dlrm-tune's trials
-    assert "model.dense_knots" not in recipe
-    buckets = [replace(each, encoding={"kind": "bucket"}) for each in few.sparse]
-    assert choose_recipe(replace(few, sparse=buckets), 64)[1]["model.dense_knots"] == 16
     lists = [replace(few.sparse[0], name="seen", multi_hot=True), *few.sparse]
     assert choose_recipe(replace(few, sparse=lists), 64)[1]["model"] == "dlrm"
+
+
+def test_vectors_of_numbers_bend_where_there_is_nothing_else(tmp_path: Path) -> None:
+    few = write_dataset(tmp_path / "set", rows={"train": 700, "val": 64}, multi_hot=())
+    buckets = [replace(each, encoding={"kind": "bucket"}) for each in few.sparse]
+    for rows, sparse, knots in ((48_000, buckets, 16), (47_999, buckets, None), (48_000, few.sparse, None)):
+        train = Split(rows, rows // 4, 0, [Shard("train/part-00000.parquet", rows, 1, "", [rows])])
+        _, recipe = choose_recipe(replace(few, sparse=sparse, splits={"train": train}), 64)
+        assert recipe.get("model.dense_knots") == knots
 
 
 @pytest.mark.parametrize(
