@@ -23,7 +23,8 @@ FREQUENCY_DEVIATION = 0.3
 POINTS_SCALE = 5.0
 """What a polyline's points are multiplied by: few rows teach each, so they need larger steps than Adam's usual ones."""
 
-TINY = 1e-30
+_SHORTEST = 1e-30
+"""The length of a piece between equal knots, which makes it a step."""
 
 
 class FromSample(nn.Module):
@@ -95,7 +96,7 @@ class PolylineVectors(FromSample):
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         begins = self.knots[:, :-1]
-        lengths = (self.knots[:, 1:] - begins).clamp(min=TINY)
+        lengths = (self.knots[:, 1:] - begins).clamp(min=_SHORTEST)
         chosen = values.index_select(1, self.features).unsqueeze(2)
         passed = ((chosen - begins) / lengths).clamp(0, 1)  # [B, M, K - 1]: the share of each piece
         pieces = self.points[:, 1:] - self.points[:, :-1]
