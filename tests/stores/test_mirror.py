@@ -1,5 +1,6 @@
 """What a command does in a folder reaches the store; at any moment the store has no half work that looks whole."""
 
+import itertools
 import json
 import random
 import shutil
@@ -170,8 +171,9 @@ def work(folder: Path, draw: random.Random) -> Iterator[None]:
             yield
 
 
-def assert_whole(objects: dict[str, bytes]) -> None:
+def assert_whole(store: MemoryFolder) -> None:
     """Every checkpoint with a mark has the files, and the bytes, that its mark says."""
+    objects = dict(store.objects)  # threads put and delete meanwhile
     for name, data in objects.items():
         if name.endswith("complete.json"):
             above = name.removesuffix("complete.json")
@@ -184,13 +186,13 @@ def test_a_process_killed_at_any_request_leaves_nothing_half_that_looks_whole(
     kept: KeptFolder, store: MemoryFolder, seed: int
 ) -> None:
     draw = random.Random(seed)
-    left = draw.randrange(60)
+    last = draw.randrange(60)
+    requests = itertools.count()  # one number for each of several threads
+    is_killed = False
 
     def request(what: str) -> None:
-        nonlocal left
-        assert_whole(store.objects)
-        left -= 1
-        if left == 0:
+        assert_whole(store)
+        if next(requests) == last:
             raise KilledError
 
     object.__setattr__(store, "request", request)
@@ -201,16 +203,16 @@ def test_a_process_killed_at_any_request_leaves_nothing_half_that_looks_whole(
                 mirror.send()
         mirror.send(is_last=True)
     except KilledError:
-        pass
-    assert_whole(store.objects)
-    if left > 0:
+        is_killed = True
+    assert_whole(store)
+    if not is_killed:
         assert store.objects == contents(kept.folder)
     if (
         draw.random() < 0.5
     ):  # on the same machine, it goes on from what it had; on another one, from the store
         on_another_machine(kept)
     kept.fetch()
-    left = 0
+    last = -1
     mirror = Mirror(kept)
     for _ in work(kept.folder, draw):
         mirror.send()
