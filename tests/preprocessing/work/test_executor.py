@@ -156,8 +156,8 @@ def test_an_error_of_a_feed_is_raised() -> None:
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, ValueError])
 def test_a_caller_that_stops_leaves_no_thread_at_work(stop: type[BaseException]) -> None:
     worked: list[int] = []
-    feed = Numbers(0, 100_000)
-    before = threading.active_count()
+    feed = Numbers(0, 1 << 60)
+    before = {*threading.enumerate()}
 
     def consume() -> None:
         with closing(LocalExecutor(3).run(Doing(worked.append), [feed])) as records:
@@ -167,8 +167,8 @@ def test_a_caller_that_stops_leaves_no_thread_at_work(stop: type[BaseException])
 
     with pytest.raises(stop):
         consume()
-    assert threading.active_count() == before
-    assert 10 <= len(worked) < 100_000
+    assert {*threading.enumerate()} <= before  # those of other tests may end meanwhile
+    assert len(worked) >= 10
     assert not feed.is_open.is_set()
 
 
