@@ -24,6 +24,22 @@ def ignore_library_warnings() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, message="Please use DTensor instead")
 
 
+@contextmanager
+def quiet_loggers() -> Iterator[None]:
+    """Silences the libraries' loggers that warn everyone who traces a model, or shards one with dense kernels."""
+    levels = {
+        logging.getLogger(name): logging.getLogger(name).level
+        for name in ("torch.fx._symbolic_trace", "torchrec.distributed.utils")
+    }
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
+
+
 _call_module = torch.fx.Tracer.call_module
 
 
@@ -74,18 +90,14 @@ def restored(device: torch.device) -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
     tf32, timeout = torch.backends.cuda.matmul.allow_tf32, distributed_c10d.default_pg_timeout
     workspace = os.environ.get(CUBLAS_WORKSPACE)
-    tracer = logging.getLogger("torch.fx._symbolic_trace")  # it warns everyone who shards a model
-    tracer_level = tracer.level
-    tracer.setLevel(logging.ERROR)
     torch.fx.Tracer.call_module = _call_module_if_its_own  # type: ignore[method-assign,assignment]
     try:
         generators = torch.random.fork_rng([device] if device.type == "cuda" else [])
-        with warnings.catch_warnings(), generators, own_torch():
+        with quiet_loggers(), warnings.catch_warnings(), generators, own_torch():
             ignore_library_warnings()
             yield
     finally:
         torch.fx.Tracer.call_module = _call_module  # type: ignore[method-assign]
-        tracer.setLevel(tracer_level)
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
         pyarrow.set_cpu_count(arrow_threads)

@@ -5,7 +5,6 @@ torchscript: model.ts, traced symbolically, for programs that still load TorchSc
 triton: a package like aoti's with tables in plain torch, in a model repository of NVIDIA's Triton.
 """
 
-import logging
 import re
 import shutil
 import warnings
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dlrm_app.distributed.process_state import quiet_loggers
 from dlrm_app.errors import DataError, DlrmError, Problem, first_line
 from dlrm_app.files import ensure_room
 from dlrm_app.kernels.memory import keep_freed_memory
@@ -150,15 +150,9 @@ class PairProducts(torch.nn.Module):
 
 @contextmanager
 def _quiet_tracing() -> Iterator[None]:
-    tracer = logging.getLogger("torch.fx._symbolic_trace")
-    before = tracer.level
-    tracer.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        tracer.setLevel(before)
+    with quiet_loggers(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def write_torchscript(path: Path, model: torch.nn.Module) -> None:

@@ -90,6 +90,7 @@ def unchanged(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
                     "fbgemm_gpu",
                     "torch.distributed",
                     "torch.fx._symbolic_trace",
+                    "torchrec.distributed.utils",
                 )
             ],
             "warnings": list(warnings.filters),
@@ -121,6 +122,16 @@ def test_training_by_library_equals_the_command_to_the_bit(
         assert run.auc == auc
         assert any("trainer.epochs" in str(problem) for problem in refused.value.problems)
     assert not (tmp_path / "bad").exists()
+
+
+def test_libraries_do_not_warn_of_kernels_that_fit(
+    dataset: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dlrm.train(
+        SMALL, {"data.path": dataset, "optimizer": "adam", "trainer.max_steps": 1}, output=tmp_path / "run"
+    )
+    warned = {each.name.partition(".")[0] for each in caplog.records if each.levelno >= logging.WARNING}
+    assert warned <= {"dlrm_app"}
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
