@@ -30,6 +30,7 @@ from dlrm_app.evaluation.evaluated_rows import (
 )
 from dlrm_app.evaluation.group_results import GroupedScores, group_results
 from dlrm_app.evaluation.importance import measure_importance
+from dlrm_app.evaluation.importance_result import Importance
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm, logloss_interval
 from dlrm_app.evaluation.judgement import judge, judged_where_given
 from dlrm_app.evaluation.measurements import Measurements
@@ -37,7 +38,6 @@ from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.result import (
     Comparison,
     EvaluationResult,
-    Importance,
     Interval,
     LabelResult,
     ModelResult,

@@ -17,9 +17,9 @@ from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.columns import columns_of_log
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.evaluate import ForwardPasses
+from dlrm_app.evaluation.importance_result import ColumnImportance, Importance, PairImportance
 from dlrm_app.evaluation.label_rows import rows_of_labels
 from dlrm_app.evaluation.metric_fall import MetricFall
-from dlrm_app.evaluation.result import ColumnImportance, Importance, PairImportance
 from dlrm_app.evaluation.scored_rows import ScoredRows
 from dlrm_app.loader.batch_order import IMPORTANCE, permutation
 from dlrm_app.loader.shuffled_rows import SampledRows

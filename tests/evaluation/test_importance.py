@@ -17,7 +17,7 @@ from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError
 from dlrm_app.evaluation.importance import told_share
-from dlrm_app.evaluation.result import Importance
+from dlrm_app.evaluation.importance_result import Importance
 from dlrm_app.loader.batch import PLAIN
 from dlrm_app.loader.batch_order import IMPORTANCE, permutation
 from dlrm_app.loader.shuffled_rows import SampledRows, taken, whole_groups

@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.errors import ConfigError
+from dlrm_app.evaluation.importance_result import ColumnImportance, Importance, PairImportance
 from dlrm_app.evaluation.result import (
-    ColumnImportance,
     EvaluationResult,
-    Importance,
     Interval,
     ModelResult,
-    PairImportance,
 )
 from dlrm_app.files import write_json
 from dlrm_app.reports.run_page import write_report
