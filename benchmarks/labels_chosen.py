@@ -1,11 +1,11 @@
 """Several labels with nothing chosen, beside logistic regressions: python benchmarks/labels_chosen.py [ROWS] [SEEDS]
 
-Invented logs of two ids a row. ``order``: an order needs a click, and is learnt given it. ``rare``: a like stands alone, and
-nine tenths of the rows do not say whether there was one. dlrm-preprocess and dlrm-train choose everything themselves;
-the regressions read the same ids one-hot, those of orders from the clicked rows, and their probabilities are multiplied.
-dlrm-preprocess keeps a tenth of the rows as val, which do not teach the trainings; so there are regressions over all
-rows, and over those of train. Prints the AUC of both labels on as many new rows, as means over the seeds, and the best
-reachable ones; "expected" counts each new row by its true probabilities, in place of the labels that were drawn.
+Invented logs of two ids a row. ``order``: an order needs a click, and is learnt given it. ``rare``: a like stands
+alone, and nine tenths of the rows do not say whether there was one. dlrm-preprocess and dlrm-train choose everything
+themselves; the regressions read the same ids one-hot, those of orders from the clicked rows, and their probabilities
+are multiplied. Both learn from all rows, and from those that are left where a tenth is val (``split.val=0.1``).
+Prints the AUC of both labels on as many new rows, as means over the seeds, and the best reachable ones; "expected"
+counts each new row by its true probabilities, in place of the labels that were drawn.
 """
 
 import sys
@@ -24,7 +24,13 @@ import dlrm_app as dlrm
 SIZES = {"user": 500, "shop": 200}
 SECOND = {"order": {"order": {"given": "click"}}, "rare": "order"}
 """Log → the entry of its second label."""
-WAYS = ("best reachable", "regressions, all rows", "regressions, rows of train", "nothing chosen")
+WAYS = (
+    "best reachable",
+    "regressions, all rows",
+    "nothing chosen, all rows",
+    "regressions, rows of train",
+    "nothing chosen, val kept",
+)
 
 
 def draw(log: str, rows: int, seed: int) -> tuple[pd.DataFrame, list[np.ndarray]]:
@@ -59,14 +65,18 @@ def regressions(log: str, train: pd.DataFrame, test: pd.DataFrame) -> list[np.nd
     return [click, second * click if log == "order" else second]
 
 
-def chosen(log: str, train: pd.DataFrame, test: pd.DataFrame, seed: int, folder: Path) -> list[np.ndarray]:
+def chosen(
+    log: str, train: pd.DataFrame, test: pd.DataFrame, seed: int, folder: Path, val: float | None
+) -> list[np.ndarray]:
+    """The probabilities of the labels; ``val``: the share of rows that do not teach. ``folder`` is new."""
+    folder.mkdir()
     train.to_parquet(folder / "train.parquet")
     columns = [{"name": name, "role": "label"} for name in ("click", "order")]
     columns += [{"name": name, "role": "sparse", "kind": "integer"} for name in SIZES]
     described = {"name": "log", "labels": ["click", SECOND[log]], "columns": columns}
     given = {
         "input.train": folder / "train.parquet",
-        "split.val": 0.1,
+        "split.val": val,
         "threads": 1,
         "output": folder / "data",
     }
@@ -81,8 +91,9 @@ def measure(log: str, rows: int, seed: int) -> list[list[float]]:
     """[ways, 4]: AUCs of both labels as drawn, and as expected, of the truth and of each way."""
     (train, _), (test, truth) = draw(log, rows, seed), draw(log, rows, seed + 1000)
     with tempfile.TemporaryDirectory() as folder:
-        found = chosen(log, train, test, seed, Path(folder))
-    ways = [truth, regressions(log, train, test), regressions(log, train[: rows - rows // 10], test), found]
+        alone, kept = (chosen(log, train, test, seed, Path(folder, str(val)), val=val) for val in (None, 0.1))
+    of_train = regressions(log, train[: rows - rows // 10], test)
+    ways = [truth, regressions(log, train, test), alone, of_train, kept]
     known = test["order"].notna()
     return [
         [
